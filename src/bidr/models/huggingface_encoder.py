@@ -49,11 +49,11 @@ class TransformerEncoder(Encoder):
         seed: int = 0,
     ) -> "TransformerEncoder":
         """Load a folder or a hub id; arguments that are None keep the model's own settings."""
+        folder = name if Path(name).exists() else str(locate_encoder(name).folder)
         try:
             from sentence_transformers import SentenceTransformer
         except ImportError as error:
             raise MissingExtraError("a transformer encoder", "sentence-transformers", "transformers") from error
-        folder = name if Path(name).exists() else str(locate_encoder(name).folder)
         try:
             model = SentenceTransformer(folder, device="cpu", trust_remote_code=False)
             if type(model[0]).__name__ == "StaticEmbedding":

@@ -226,15 +226,15 @@ def _has_text(document: Document | None) -> bool:
     return document is not None and bool(document.text.strip() or document.title.strip())
 
 
-def add_text_encoder(encode: DocumentEncoder, get_encoder: Callable[[], IndexEncoder]) -> DocumentEncoder:
-    """Return a document encoder that encodes the texts of documents without vectors.
+def add_text_encoder(encode: DocumentEncoder, encode_texts: Callable[[Sequence[Document]], Floats]) -> DocumentEncoder:
+    """Return a document encoder that makes the vectors of documents without.
 
     Args:
         encode: encodes documents with vectors.
-        get_encoder: opens the text encoder on first use.
+        encode_texts: makes vectors of documents.
     """
 
     def code(documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
-        return encode(documents, get_encoder().encode_documents(documents) if vectors is None else vectors)
+        return encode(documents, encode_texts(documents) if vectors is None else vectors)
 
     return code

@@ -222,7 +222,7 @@ def _open_vector_writer(
             else make_codes_only_encoder(model)
         )
         if encoder is not None or view.manifest.encoder is not None:
-            coder = add_text_encoder(coder, get_encoder)
+            coder = add_text_encoder(coder, lambda records: get_encoder().encode_documents(records))
         return coder(documents, vectors)
 
     get_encoder = cache(lambda: attach_encoder(writer.view, encoder, pick_device(device)))

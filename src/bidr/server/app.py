@@ -135,10 +135,14 @@ class SearchService:
             return snapshot.to_query_vectors(request.vectors)
         if snapshot.encoder is None:
             raise InvalidRequest(
-                "the index has no text encoder", given="texts", expected="vectors", hint="encode the queries yourself"
+                "the index has no text encoder",
+                given="texts",
+                expected="vectors",
+                hint="encode the queries yourself, or start the server with the encoder of the vectors (--encoder)",
             )
         assert request.texts is not None
-        return await snapshot.encoder.encode(request.texts, deadline)
+        queries = await snapshot.encoder.encode(request.texts, deadline)
+        return queries if snapshot.has_text_model else snapshot.to_query_vectors(queries.vectors)
 
     async def run_on_thread(self, function: Callable[..., Result], *arguments: Any) -> Result:
         """Run a function on a search thread, or inline without threads; raises Overloaded if the queue is full."""

@@ -143,17 +143,17 @@ class DocumentEndpoint:
                 )
             documents, items = ([rows[number] for number in last_by_id.values()] for rows in (documents, items))
         vectors = [item["vector"] for item in items if item.get("vector") is not None]
-        has_encoder = snapshot.encoder is not None
-        if has_encoder and vectors:
+        needs_vectors = snapshot.encoder is None or bool(vectors)
+        if snapshot.has_text_model and vectors:
             raise InvalidRequest(
                 "the index encodes documents itself",
                 given=f"{len(vectors)} documents with vectors",
                 expected="title and text only",
                 hint="leave the vectors out",
             )
-        if not has_encoder and len(vectors) != len(items):
+        if needs_vectors and len(vectors) != len(items):
             raise InvalidRequest(
-                "the index has no text encoder",
+                "the index has no text encoder" if snapshot.encoder is None else "some documents have vectors",
                 given=f"{len(items) - len(vectors)} documents without vector",
                 expected=f"a vector of {snapshot.dim} numbers for each",
                 hint='send "vector": [...] with each document',

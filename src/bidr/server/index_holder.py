@@ -29,6 +29,7 @@ from bidr.utils.array_types import Floats
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model, SearchSettings
+    from bidr.server.encoding.service import IndexQueryService
 
 REFRESH_SECONDS, MAX_BACKOFF_SECONDS = 0.2, 10.0
 MODEL_LINGER_SECONDS = 60.0
@@ -66,6 +67,11 @@ class IndexSnapshot:
         return self.view.state.model.fingerprint if self.view.state.model else None
 
     @cached_property
+    def has_text_model(self) -> bool:
+        """Whether a model encodes texts for codes and vectors, rather than an encoder of the vectors."""
+        return self.model is not None and not hasattr(self.model, "queries")
+
+    @cached_property
     def dim(self) -> int:
         return self.view.manifest.dim
 
@@ -94,6 +100,12 @@ class IndexSnapshot:
 
 
 EncoderFactory = Callable[["Model | CodesOnlyModel"], "EncodingService | None"]
+VectorEncoderFactory = Callable[[LiveView], "IndexQueryService | None"]
+"""Opens the text encoder of an index of vectors; None if it has none."""
+
+
+def open_no_encoder(view: LiveView) -> None:
+    """Open no encoder: texts of an index of vectors are then refused."""
 
 
 class IndexHolder:
@@ -102,6 +114,7 @@ class IndexHolder:
     Args:
         model: folder of the model, if it is not where the index says.
         make_encoder: called again when the index has been rebuilt with another model.
+        make_vector_encoder: opens the text encoder of an index of vectors; called again when it is another one.
         linger: seconds before the encoder of a replaced model is closed, for requests in progress.
     """
 
@@ -111,8 +124,10 @@ class IndexHolder:
         model: Path | None,
         make_encoder: EncoderFactory,
         linger: float = MODEL_LINGER_SECONDS,
+        make_vector_encoder: VectorEncoderFactory = open_no_encoder,
     ) -> None:
         self.folder, self._model_folder, self._make_encoder, self._linger = folder, model, make_encoder, linger
+        self._make_vector_encoder = make_vector_encoder
         self._lock = threading.Lock()
         self.error: str | None = None
         """Why the newest state could not be opened."""
@@ -160,20 +175,27 @@ class IndexHolder:
             warm_up_kernels(view)
         stamp = view.state.model
         lookup = previous.lookup.switch_view(view) if previous else DocumentLookup(view)
-        if previous and (previous.fingerprint == (stamp.fingerprint if stamp else None)):
+        if previous and self._has_same_encoders(previous, view):
             return IndexSnapshot(view, previous.model, previous.encoder, lookup, previous.candidates)
-        if stamp is None and self._model_folder is None:
-            return IndexSnapshot(view, None, None, lookup, CANDIDATES)
-        from bidr.models.codes_only_model import open_model
+        model: Model | CodesOnlyModel | None = None
+        if stamp is not None or self._model_folder is not None:
+            from bidr.models.codes_only_model import open_model
 
-        model = open_model(self._model_folder or Path(stamp.folder if stamp else ""))
-        check_model(self.folder, stamp, model.fingerprint)
-        encoder = self._make_encoder(model)
+            model = open_model(self._model_folder or Path(stamp.folder if stamp else ""))
+            check_model(self.folder, stamp, model.fingerprint)
+        encoder: EncodingService | None = None if model is None else self._make_encoder(model)
+        if encoder is None:
+            encoder = self._make_vector_encoder(view)
         if previous and previous.encoder is not None:
             timer = threading.Timer(self._linger, previous.encoder.close)
             timer.daemon = True
             timer.start()
-        return IndexSnapshot(view, model, encoder, lookup, model.candidates)
+        return IndexSnapshot(view, model, encoder, lookup, CANDIDATES if model is None else model.candidates)
+
+    @staticmethod
+    def _has_same_encoders(previous: IndexSnapshot, view: LiveView) -> bool:
+        fingerprint = view.state.model.fingerprint if view.state.model else None
+        return previous.fingerprint == fingerprint and previous.view.manifest.encoder == view.manifest.encoder
 
     def close(self) -> None:
         if self._current.encoder is not None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from bidr.errors import BidrError
 from bidr.index.engines.shared_memory import share_in
+from bidr.index.live.view import LiveView
 from bidr.server.app import SearchService, make_app
 from bidr.server.config import ServerConfig
 from bidr.server.connections import raise_file_limit
@@ -25,6 +26,7 @@ from bidr.server.writer_client import WriterClient
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
+    from bidr.server.encoding.service import IndexQueryService
 
 KEEP_ALIVE_SECONDS = 75
 DRAIN_SECONDS = 1.0
@@ -46,6 +48,20 @@ def make_encoder(
     return service
 
 
+def make_vector_encoder(
+    config: ServerConfig, view: LiveView, metrics: Metrics | None = None
+) -> "IndexQueryService | None":
+    """Open the text encoder of an index of vectors; None if there is none."""
+    if config.encoder is None and view.manifest.encoder is None:
+        return None
+    from bidr.server.encoding.service import open_index_query_service
+
+    service = open_index_query_service(view, config.encoder, config.encoding, config.limits.queue)
+    if metrics is not None:
+        service.batcher.batch_done = metrics.record_batch
+    return service
+
+
 def open_service(config: ServerConfig) -> SearchService:
     """Open the index and the service that searches it."""
     share_in(config.runtime / "codes" if config.runtime else None)
@@ -55,6 +71,7 @@ def open_service(config: ServerConfig) -> SearchService:
         config.model,
         lambda model: make_encoder(config, model, metrics),
         linger=max(MODEL_LINGER_SECONDS, config.limits.seconds),
+        make_vector_encoder=lambda view: make_vector_encoder(config, view, metrics),
     )
     writer = None
     if config.writable and config.runtime is not None:

@@ -8,18 +8,22 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from bidr.data.types import Document
 from bidr.errors import BidrError, DataError
 from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
+from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import read_model_reference
+from bidr.index.storage.manifest import EncoderReference
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
+from bidr.pipeline.index_encoder import add_text_encoder
 from bidr.server.errors import HTTPError, IndexConflict, NotFound
-from bidr.server.index_holder import EncoderFactory
+from bidr.server.index_holder import EncoderFactory, VectorEncoderFactory, open_no_encoder
 from bidr.server.json_logs import log
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
     from bidr.models.saved_model import Model
+    from bidr.server.encoding.service import IndexQueryService
 
 MAX_COMMIT_DOCUMENTS = 512
 LOCK_TIMEOUT = 1.0
@@ -51,12 +55,20 @@ class WriteBatcher:
     Not thread-safe.
     """
 
-    def __init__(self, folder: Path, model: Path | None, make_encoder: EncoderFactory) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        model: Path | None,
+        make_encoder: EncoderFactory,
+        make_vector_encoder: VectorEncoderFactory = open_no_encoder,
+    ) -> None:
         self.folder, self._model_folder, self._make_encoder = folder, model, make_encoder
+        self._make_vector_encoder = make_vector_encoder
+        self._text_encoder: tuple[EncoderReference | None, IndexQueryService | None] | None = None
         self._model: Model | CodesOnlyModel | None = None
         self._writer: LiveWriter | None = None
         self._encoder: DocumentEncoder | None = None
-        self._lock_deadline = 0.0
+        self._has_text_model, self._lock_deadline = False, 0.0
 
     def apply(self, jobs: Sequence[Job]) -> list[Outcome]:
         """Execute jobs in order, in as few commits as possible; return the outcome of each."""
@@ -139,6 +151,7 @@ class WriteBatcher:
         stamp = read_model_reference(self.folder)
         if stamp is None and self._model_folder is None:
             self._model = self._encoder = None
+            self._has_text_model = False
             return
         if self._model is not None and stamp is not None and self._model.fingerprint == stamp.fingerprint:
             return
@@ -152,15 +165,23 @@ class WriteBatcher:
             if encoder is not None
             else make_codes_only_encoder(model)
         )
-        self._model = model
+        self._model, self._has_text_model = model, encoder is not None
 
     def _encode(self, documents: Sequence[Document], vectors: Floats | None) -> EncodedBatch:
-        """Encode documents to codes and vectors with the model of the index."""
-        if self._encoder is not None:
-            return self._encoder(documents, vectors)
+        """Encode documents to codes and vectors with the model or the encoder of the index."""
         assert self._writer is not None
         view = self._writer.view
-        return make_codebook_encoder(view.codebooks, unit=view.manifest.unit)(documents, vectors)
+        encode = self._encoder or make_codebook_encoder(view.codebooks, unit=view.manifest.unit)
+        if vectors is None and not self._has_text_model:
+            service = self._open_text_encoder(view)
+            encode = encode if service is None else add_text_encoder(encode, service.encode_records)
+        return encode(documents, vectors)
+
+    def _open_text_encoder(self, view: LiveView) -> "IndexQueryService | None":
+        """Open the text encoder of an index of vectors, once for each that is recorded."""
+        if self._text_encoder is None or self._text_encoder[0] != view.manifest.encoder:
+            self._text_encoder = view.manifest.encoder, self._make_vector_encoder(view)
+        return self._text_encoder[1]
 
     @property
     def is_open(self) -> bool:

@@ -132,9 +132,14 @@ def parse_job(message: dict[str, Any], payload: bytes) -> Job:
 
 async def run(config: ServerConfig) -> None:
     """Process jobs until SIGTERM, or until the supervisor ends."""
-    from bidr.server.worker import make_encoder
+    from bidr.server.worker import make_encoder, make_vector_encoder
 
-    batcher = WriteBatcher(config.index, config.model, lambda model: make_encoder(config, model))
+    batcher = WriteBatcher(
+        config.index,
+        config.model,
+        lambda model: make_encoder(config, model),
+        lambda view: make_vector_encoder(config, view),
+    )
     write_server = WriteServer(batcher, config.limits.queue, config.writer_idle)
     assert config.runtime is not None
     path = config.runtime / SOCKET_NAME

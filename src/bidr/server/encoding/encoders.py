@@ -86,6 +86,16 @@ def open_encoders(model: Model) -> Encoders:
     return Encoders(runners, tokenizers, roles)
 
 
+def open_index_encoders(encoder: TextEncoder, query_prompt: str, document_prompt: str, max_length: int) -> Encoders:
+    """Use one encoder for codes and vectors of queries and documents."""
+    roles, name = {}, "vectors"
+    for role, prompt in (("queries", query_prompt), ("documents", document_prompt)):
+        encoder_input = EncoderInput(name, prompt, min(max_length, encoder.max_length))
+        roles[role] = RoleInputs(encoder_input, encoder_input)
+    tokenizers = {inputs.vectors: encoder.get_tokenizer(inputs.vectors.max_length) for inputs in roles.values()}
+    return Encoders({name: _make_runner(encoder)}, tokenizers, roles)
+
+
 def _make_runner(encoder: TextEncoder) -> Runner:
     if isinstance(encoder, ArrayEncoder):
         return encoder.encode

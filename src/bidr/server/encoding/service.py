@@ -1,20 +1,24 @@
 """Encoding service: queries of many requests in micro-batches, and added documents."""
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from bidr.data.types import Document
 from bidr.errors import BidrError, MissingExtraError
+from bidr.index.live.view import LiveView
 from bidr.index.storage.manifest import read_current
+from bidr.models.encoder_interface import ArrayEncoder
 from bidr.models.saved_model import Model
 from bidr.models.static_encoder import MODULES
+from bidr.pipeline.index_encoder import IndexEncoder, attach_encoder
 from bidr.search.types import QueryVectors
 from bidr.server.encoding.config import EncodingConfig
-from bidr.server.encoding.encoders import EncoderInput, Encoders, load_onnx_encoders, open_encoders
+from bidr.server.encoding.encoders import EncoderInput, Encoders, load_onnx_encoders, open_encoders, open_index_encoders
 from bidr.server.encoding.micro_batcher import MicroBatcher
 from bidr.server.encoding.onnx_cache import export_cached
 from bidr.server.encoding.quality_check import compare_encoders
@@ -29,6 +33,22 @@ def open_query_service(model: Model, index: Path, encoding: EncodingConfig, queu
     encoders, program = choose_encoders(model, index, encoding)
     log("encoding", program=program, batch=encoding.batch, parallel=encoding.parallel, threads=encoding.threads)
     service = QueryService(encoders, encoding, queue, program)
+    service.encode_now(["the first text takes longest"])
+    return service
+
+
+def open_index_query_service(
+    view: LiveView, encoder: str | None, encoding: EncodingConfig, queue: int
+) -> "IndexQueryService":
+    """Open the service of an index of vectors, with the given encoder or that which it records."""
+    opened = attach_encoder(view, encoder, threads=encoding.threads)
+    if not isinstance(opened.encoder, ArrayEncoder):
+        import torch
+
+        torch.set_num_threads(encoding.threads)
+    program = type(opened.encoder).__name__
+    log("encoding", program=program, batch=encoding.batch, parallel=encoding.parallel, threads=encoding.threads)
+    service = IndexQueryService(opened, encoding, queue, program)
     service.encode_now(["the first text takes longest"])
     return service
 
@@ -116,6 +136,25 @@ class QueryService:
             return vectors
 
         return collect
+
+
+class IndexQueryService(QueryService):
+    """Encodes texts for an index of vectors: one vector for codes and vectors."""
+
+    def __init__(self, opened: IndexEncoder, encoding: EncodingConfig, queue: int = QUEUE, program: str = "") -> None:
+        self._opened, reference = opened, opened.reference
+        super().__init__(
+            open_index_encoders(
+                opened.encoder, reference.query_prompt, reference.document_prompt, reference.max_length
+            ),
+            encoding,
+            queue,
+            program,
+        )
+
+    def encode_records(self, documents: Sequence[Document]) -> Floats:
+        """Encode documents, with titles as the index has them."""
+        return self.encode_documents(self._opened.compose_texts(documents))[1]
 
 
 def _has_static_encoders(model: Model) -> bool:
