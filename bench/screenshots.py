@@ -15,9 +15,9 @@ from urllib.parse import urlencode
 import tyro
 from PIL import Image
 
-sys.path.append(str(Path(__file__).parents[1] / "tests"))
-from serve.browser import browser
-from serve.made_server import running
+sys.path.append(str(Path(__file__).parents[1] / "tests" / "helpers"))
+from browser import browser
+from sample_server import running
 
 DRAWN = "const board = document.getElementById('board'); return !board.hidden && !board.classList.contains('stale')"
 

@@ -19,15 +19,26 @@ DOINGS = ("breaks", "burns", "drifts", "falls", "floats", "grows", "leans", "ope
 WHERE = ("above", "below", "beside", "behind", "beyond", "inside", "near", "outside", "over", "under")
 
 
-def words_index(folder: Path, count: int = 400, search: SearchSettings | None = None, **options: object) -> Path:
-    """An index of sentences such as 'the clock sings below the river'; `search`: what its model recommends."""
+def words_index(
+    folder: Path,
+    count: int = 400,
+    search: SearchSettings | None = None,
+    *,
+    attributes: bool = False,
+    **options: object,
+) -> Path:
+    """An index of sentences such as 'the clock sings below the river'; `search`: what its model recommends.
+
+    attributes: documents have a thing (string), a row (number) and whether it is even.
+    """
     random = np.random.default_rng(0)
     documents = []
     for row in range(count):
         first, second, third = (str(random.choice(words)) for words in (THINGS, DOINGS, WHERE))
         last = str(random.choice(THINGS))
         text = f"The {first} {second} {third} the {last}. " + f"Nobody has seen the {last} since, or so they say. " * 3
-        documents.append(Document(f"d{row}", f"{first} and {last} {row}", text))
+        values = {"thing": first, "row": row, "even": row % 2 == 0} if attributes else None
+        documents.append(Document(f"d{row}", f"{first} and {last} {row}", text, values))
     texts = [f"{document.title} {document.text}" for document in documents]
     tokenizer = train_wordpieces(texts, 300)
     store = tokenize(texts, tokenizer, folder / "tokens", max_length=64, source="made")

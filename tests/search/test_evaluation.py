@@ -146,14 +146,12 @@ def test_recall_curve_equals_searches_with_fewer_candidates(searcher, tmp_path):
     save_recall_curve(index, replace(report, lexical=5), "model", "test")
     assert load_recall_curve(index, "model") is None, "with words it is not the codes' curve"
     save_recall_curve(index, report, "model", "test")
-    assert load_recall_curve(index, "model") == curve
+    assert load_recall_curve(index, "model") == (curve, False)
     assert load_recall_curve(index, "another") is None, "what was measured of another model is not this one's"
     save_recall_curve(tmp_path / "nowhere", report, "model", "test")
     build_index(tmp_path / "index", **made(31))
     shutil.copy(index / "evaluated.json", tmp_path / "index")
-    assert load_recall_curve(tmp_path / "index", "model") is None, (
-        "nor is another index's, of the same generation number"
-    )
+    assert load_recall_curve(tmp_path / "index", "model") == (curve, True), "another index's, of the same generation"
     content = json.loads((index / "evaluated.json").read_text())
     for points in (None, 3, [3], [[1]], [["a", 0.5]], [[0, 0.5]], [[1, 1.5]], [[1, None]], {"a": 1}, [[1, 2, 3]]):
         (index / "evaluated.json").write_text(json.dumps(content | {"recall_curve": points}))
@@ -162,9 +160,9 @@ def test_recall_curve_equals_searches_with_fewer_candidates(searcher, tmp_path):
     assert load_recall_curve(index, "model") is None
     (index / "evaluated.json").write_text(json.dumps(content))
     shutil.copytree(index, tmp_path / "again")
-    assert load_recall_curve(tmp_path / "again", "model") == curve
+    assert load_recall_curve(tmp_path / "again", "model") == (curve, False)
     build_index(tmp_path / "again", **made(32))
-    assert load_recall_curve(tmp_path / "again", "model") is None, "nor what was measured before it was built again"
+    assert load_recall_curve(tmp_path / "again", "model") == (curve, True), "measured before it was built again"
     (tmp_path / "again" / "evaluated.json").unlink()
     save_recall_curve(tmp_path / "again", report, "model", "test")
     assert not (tmp_path / "again" / "evaluated.json").exists(), "built again while it was measured"

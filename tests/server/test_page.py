@@ -8,6 +8,8 @@ from browser import CHROMIUM, DRIVER, browser
 from sample_server import READ, ApiKeys, running
 from sample_text_index import words_index
 
+from bidr.index.live.live_reader import LiveIndex
+
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="no chromium: apt-get install chromium chromium-driver"),
@@ -17,7 +19,7 @@ QUESTION = "clock sings river"
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory):
-    return words_index(tmp_path_factory.mktemp("words"))
+    return words_index(tmp_path_factory.mktemp("words"), attributes=True, lexical="prepend")
 
 
 @pytest.fixture(scope="module")
@@ -165,6 +167,148 @@ def test_the_keyboard_is_enough(page):
     assert page.address() == {}
 
 
+def test_a_filter_is_written_with_fields_that_are_offered(page):
+    from selenium.webdriver.common.keys import Keys as Key
+
+    page.open(f"?q={QUESTION.replace(' ', '+')}")
+    page.settled(10)
+    page.js("document.getElementById('filter').focus()")
+    options = "#filter-options:not([hidden]) [role=option]"
+    assert page.texts(options) == [
+        "evenboolean: false, true",
+        "rownumber: 0, 6, 12",
+        "thingstring: boat, bridge, candle",
+    ]
+    page.keys("th", Key.ARROW_DOWN, Key.ENTER)
+    assert page.texts(options) == ["=", "!="]
+    page.keys(Key.ARROW_DOWN, Key.ENTER, "cl", Key.ARROW_DOWN)
+    assert (
+        page.js("return document.getElementById('filter').getAttribute('aria-activedescendant')") == "filter-option-0"
+    )
+    page.keys(Key.TAB, "and row >= 100", Key.ESCAPE)
+    assert page.js("return document.getElementById('filter').value") == "thing = clock and row >= 100"
+    page.until("return new URLSearchParams(location.search).get('f') === 'thing = clock and row >= 100'")
+    page.until("return [...document.querySelectorAll('#answers h3')].every(one => one.textContent.startsWith('clock'))")
+    assert all(int(title.split()[-1]) >= 100 for title in page.texts("#answers h3"))
+    shared = page.texts("#answers h3")
+    page.open(f"?{urlsplit(page.driver.current_url).query}")
+    page.until("return document.querySelectorAll('#answers article').length > 0")
+    assert page.texts("#answers h3") == shared
+    assert page.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("thnig = clock", 'There is no field "thnig"; did you mean thing? This index has even, row, thing'),
+        ("row = many", 'row is a number, "many" is none'),
+        ("even > 1", 'even is true or false, not "1"'),
+        ("row", "After row an operator is expected: = >= <= > < !="),
+        ("row >", "After row > a number is expected"),
+        ("row > 3 thing = clock", 'Before "thing" an "and" is expected; put values with spaces in "quotes"'),
+        ('{"row": ', "This is not JSON: "),
+    ],
+)
+def test_a_filter_that_cannot_be_read_says_why(page, text, told):
+    page.open(f"?q={QUESTION.replace(' ', '+')}")
+    page.settled(10)
+    page.js(
+        "const box = document.getElementById('filter'); box.value = arguments[0];"
+        "document.getElementById('form').requestSubmit()",
+        text,
+    )
+    page.until("return document.getElementById('filter-said').textContent")
+    assert page.texts("#filter-said")[0].startswith(told.strip())
+    assert page.js("return document.getElementById('filter').getAttribute('aria-invalid')") == "true"
+    assert page.faults() == []
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("row >= 3 and row < 9", {"and": [{"row": {"gte": 3}}, {"row": {"lt": 9}}]}),
+        ("thing = clock|boat", {"thing": {"any": ["clock", "boat"]}}),
+        ('thing != "a \\"b\\" c"', {"not": {"thing": 'a "b" c'}}),
+        ("even: TRUE, Row = 1e2", {"and": [{"even": True}, {"row": 100}]}),
+        ('{"or": [{"row": 1}]}', {"or": [{"row": 1}]}),
+    ],
+)
+def test_filters_become_the_json_of_the_server(page, text, expected):
+    page.open()
+    found = page.driver.execute_async_script(
+        "const done = arguments[arguments.length - 1];"
+        "import('/page/filter.js').then((filter) => fetch('/v1/index').then((reply) => reply.json())"
+        ".then((about) => done(filter.parseFilter(arguments[0], about.attributes))));",
+        text,
+    )
+    assert found == {"filter": expected}
+
+
+def test_bm25_can_be_switched_on_and_scores_are_shown(page):
+    page.open(f"?q={QUESTION.replace(' ', '+')}")
+    page.settled(10)
+    vectors = page.texts("#answers .score")
+    assert all(re.fullmatch(r"-?\d+\.\d{3}", score) for score in vectors)
+    page.js("document.getElementById('lexical').click()")
+    page.until("return document.getElementById('by-vectors').textContent === 'By vectors and BM25'")
+    assert page.texts("#answers .score") != vectors
+    assert page.address()["bm25"] == ["1"]
+
+
+def test_the_empty_page_offers_titles_as_queries(page):
+    page.open()
+    examples = page.texts("#examples button")
+    assert 1 <= len(examples) <= 4
+    page.js("document.querySelector('#examples button').click()")
+    page.settled(10)
+    assert page.address()["q"] == [examples[0]]
+    assert page.js("return document.getElementById('examples').hidden")
+
+
+def test_whole_words_are_marked(page):
+    page.open("?q=bridge+sing+river")
+    page.settled(10)
+    assert {mark.lower() for mark in page.texts("#answers mark")} <= {"bridge", "river"}, "sing is not sings"
+
+
+def test_a_document_is_read_in_a_view_of_its_own(page):
+    from selenium.webdriver.common.keys import Keys as Key
+
+    page.open(f"?q={QUESTION.replace(' ', '+')}")
+    page.settled(10)
+    page.js("document.querySelector('#answers article').focus()")
+    page.keys("o")
+    assert page.js("return document.getElementById('document').open")
+    (title,), (text,) = page.texts("#document-title"), page.texts("#document-text")
+    assert title == page.texts("#answers h3")[0]
+    assert text.count("Nobody has seen") == 3
+    page.keys(Key.ESCAPE)
+    assert not page.js("return document.getElementById('document').open")
+    page.js("const one = document.querySelector('#answers article'); one.click(); one.querySelector('.read').click()")
+    page.js("document.querySelector('#document-attributes button').click()")
+    page.until("return new URLSearchParams(location.search).get('f')")
+    assert page.address()["f"] == [f"thing = {title.split()[0]}"]
+
+
+def test_a_recall_curve_says_what_its_axes_are_and_when_it_is_outdated(driver, index, tmp_path):
+    import shutil
+
+    from bidr.search.evaluation import EVALUATED
+    from bidr.utils.files import write_json
+
+    shutil.copytree(index, tmp_path / "index")
+    name, digest = (tmp_path / "index" / "CURRENT").read_text().split()
+    with LiveIndex.open(tmp_path / "index") as reader:
+        model = reader.latest().state.model.fingerprint
+    for generation, hidden in (([name, digest], True), ([name, "0" * 32], False)):
+        curve = {"model": model, "generation": generation, "recall_curve": [[1, 0.5], [10, 0.8], [100, 0.95]]}
+        write_json(tmp_path / "index" / EVALUATED, curve)
+        with running(tmp_path / "index", tmp_path / "log") as server:
+            page = SearchPage(driver, server.url).open()
+            assert page.texts("#recall-curve .title") == ["candidates for a query", "recall"]
+            assert page.js("return document.getElementById('outdated').hidden") is hidden
+
+
 def test_errors_are_shown_in_plain_words(page):
     page.open(f"?q={'very+' * 20}long")
     page.until("return !document.getElementById('trouble').hidden")
@@ -220,14 +364,13 @@ def test_the_page_asks_for_a_key_if_the_server_needs_one(driver, index, tmp_path
 def test_a_phone_shows_everything_without_scrolling_sideways(server):
     with browser(360, 740) as phone:
         page = SearchPage(phone, server.url)
-        for query in ("", f"?q={QUESTION.replace(' ', '+')}", f"?q={QUESTION.replace(' ', '+')}&codes=1"):
+        asked = f"?q={QUESTION.replace(' ', '+')}"
+        for query in ("", asked, f"{asked}&f=row+>+3&bm25=1", f"{asked}&codes=1"):
             page.open(query)
             if query:
                 page.settled(10)
             assert page.js("return document.documentElement.scrollWidth") <= 360
-        small = (
-            "return [...document.querySelectorAll('input[type=range], button')].filter(one => one.offsetHeight < 24)"
-        )
+        small = "return [...document.querySelectorAll('input[type=range], button')].filter(one => one.offsetHeight && one.offsetHeight < 24)"
         assert page.js(f"{small}.length") == 0, "fingers are not mice"
         assert len(page.texts("#by-codes article")) == 10
 

@@ -238,12 +238,21 @@ def save_recall_curve(index: Path, report: Report, model: str | None, split: str
             write_json(index / EVALUATED, {**content, "generation": generation})
 
 
-def load_recall_curve(index: Path, model: str | None) -> list[list[float]] | None:
-    """Load the curve that `save_recall_curve` saved, if it is of this model and of the current generation."""
+class RecallCurve(NamedTuple):
+    """A saved curve of (candidates, recall). `is_outdated`: documents were added, deleted or merged since."""
+
+    points: list[list[float]]
+    is_outdated: bool
+
+
+def load_recall_curve(index: Path, model: str | None) -> RecallCurve | None:
+    """Load the curve that `save_recall_curve` saved, if it is of this model."""
     try:
         content = json.loads(read_regular(index / EVALUATED))
-        measured = (content["model"], *content["generation"])
-        return _parse_curve(content["recall_curve"]) if measured == (model, *read_current(index)) else None
+        if content["model"] != model:
+            return None
+        is_outdated = tuple(content["generation"]) != read_current(index)
+        return RecallCurve(_parse_curve(content["recall_curve"]), is_outdated)
     except (OSError, ValueError, LookupError, TypeError, RecursionError, IndexFolderError):
         return None
 

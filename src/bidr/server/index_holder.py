@@ -4,6 +4,7 @@ import gc
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from bidr.data.types import Document
 from bidr.data.vector_source import normalize_l2
 from bidr.errors import BidrError, IndexFolderError
 from bidr.index.filters.bitmask import warm_up
@@ -24,6 +26,7 @@ from bidr.search.evaluation import load_recall_curve
 from bidr.search.searcher import CANDIDATES, Searcher
 from bidr.search.types import QueryVectors
 from bidr.server.document_lookup import DocumentLookup
+from bidr.server.page_hints import choose_examples, list_attributes, sample_documents
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:
@@ -85,6 +88,14 @@ class IndexSnapshot:
         from bidr.models.saved_model import SearchSettings
 
         return self.model.search if self.model is not None and self.has_lexical else SearchSettings()
+
+    @cached_property
+    def page_hints(self) -> dict[str, Any]:
+        """Attributes with sample values, and example queries; fewer if documents cannot be read."""
+        sample: list[Document] = []
+        with suppress(IndexFolderError, OSError):
+            sample = sample_documents(self.view)
+        return {"attributes": list_attributes(self.view, sample), "examples": choose_examples(sample)}
 
     @cached_property
     def searcher(self) -> Searcher:
@@ -223,12 +234,21 @@ def format_name(folder: Path) -> str:
     return folder.parent.name if folder.name == "index" and folder.parent.name else folder.name
 
 
+def get_encoder_name(snapshot: IndexSnapshot) -> str | None:
+    """Return the encoder of an index of vectors without the folders that it is in."""
+    recorded = snapshot.view.manifest.encoder
+    if snapshot.encoder is None or snapshot.has_text_model or recorded is None:
+        return None
+    return Path(recorded.name).name
+
+
 def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any]:
     """Return the body of GET /v1/index."""
     snapshot = holder.current
     view, ram = snapshot.view, snapshot.view.ram_usage
     manifest, stamp = view.manifest, view.state.model
     disk_bytes = sum(file.size for segment in view.segments for file in segment.reader.manifest.files.values())
+    curve = load_recall_curve(holder.folder, snapshot.fingerprint)
     return {
         "name": format_name(holder.folder.resolve()),
         "documents": view.count,
@@ -240,14 +260,17 @@ def describe_index(holder: IndexHolder, limits: dict[str, Any]) -> dict[str, Any
         "ram_bytes_per_document": round(ram.per_document, 2),
         "disk_bytes": disk_bytes,
         "model": stamp.fingerprint if stamp else None,
+        "encoder": get_encoder_name(snapshot),
         "generation": snapshot.generation,
         "segments": len(view.segments),
         "candidates": snapshot.candidates,
-        "recall_curve": load_recall_curve(holder.folder, snapshot.fingerprint),
+        "recall_curve": None if curve is None or curve.is_outdated else curve.points,
+        "outdated_recall_curve": curve.points if curve is not None and curve.is_outdated else None,
         "limits": limits,
         "texts": snapshot.encoder is not None,
         "words": snapshot.has_lexical,
         "lexical": snapshot.recommended.lexical,
         "lexical_weight": snapshot.recommended.lexical_weight,
         "behind": holder.error is not None,
+        **snapshot.page_hints,
     }

@@ -237,6 +237,8 @@ def _make_filter(limits: RequestLimits) -> Schema:
 def _make_index() -> Schema:
     count = {"type": "integer", "minimum": 0}
     pair = {"type": "array", "items": {"type": "number"}, "minItems": 2, "maxItems": 2}
+    kind = {"enum": ["string", "number", "boolean"]}
+    attribute = make_object({"name": {"type": "string"}, "kind": kind, "values": {"type": "array"}})
     return make_object(
         {
             "name": {"type": "string"},
@@ -249,16 +251,20 @@ def _make_index() -> Schema:
             "ram_bytes_per_document": {"type": "number"},
             "disk_bytes": count,
             "model": make_nullable({"type": "string"}),
+            "encoder": make_nullable({"type": "string"}),
             "generation": count,
             "segments": count,
             "candidates": count,
             "recall_curve": make_nullable({"type": "array", "items": pair}),
+            "outdated_recall_curve": make_nullable({"type": "array", "items": pair}),
             "limits": {"type": "object", "additionalProperties": {"type": "number"}},
             "texts": {"type": "boolean"},
             "words": {"type": "boolean"},
             "lexical": count,
             "lexical_weight": {"type": "number"},
             "behind": {"type": "boolean"},
+            "attributes": {"type": "array", "items": attribute},
+            "examples": {"type": "array", "items": {"type": "string"}},
         }
     )
 

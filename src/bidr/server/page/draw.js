@@ -1,5 +1,7 @@
 // Answers, the lines between the two rankings, the time, the index. Text goes in as text, never as markup.
 
+import { writeCondition } from "/page/filter.js";
+
 const STEPS = { encode: "encode", candidates: "find by codes", reads: "read vectors", ranking: "rank" };
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -37,15 +39,18 @@ export function drawTime(bar, legend, timings) {
   bar.setAttribute("aria-label", `${ms(timings.total)} in all: ` + Object.keys(STEPS).map((step) => `${STEPS[step]} ${ms(timings[step] ?? 0)}`).join(", "));
 }
 
+// Words worth marking: of three letters or more, or numbers.
+export const wordsOf = (query) => query.toLowerCase().match(/[\p{L}\p{N}]+/gu)?.filter((word) => word.length > 2 || /\p{N}/u.test(word)) ?? [];
+
 // Returns the sentence that says what happened.
 export function drawAnswers(list, byCodesList, deep, wanted, found, byCodes) {
-  const words = wanted.q.toLowerCase().match(/[\p{L}\p{N}]{3,}/gu) ?? [];
+  const words = wordsOf(wanted.q);
   const finals = new Map(found.answers.map((one) => [one.id, one.rank]));
   list.replaceChildren(...found.answers.map((one) => card(one, words, move(one))));
   list.querySelector("article")?.setAttribute("tabindex", "0");  // one stop for Tab, the arrows go on from there
   byCodesList.replaceChildren(...(byCodes?.answers ?? []).map((one) => card(one, words, fate(finals.get(one.id), one.rank), finals.has(one.id))));
   const shown = new Set((byCodes?.answers ?? []).map((one) => one.id));
-  const from = byCodes ? found.answers.filter((one) => !shown.has(one.id)).sort((a, b) => a.candidate_rank - b.candidate_rank) : [];
+  const from = byCodes ? found.answers.filter((one) => one.candidate_rank && !shown.has(one.id)).sort((a, b) => a.candidate_rank - b.candidate_rank) : [];
   deep.replaceChildren(...(from.length ? [element("p", "further down among the candidates")] : []), ...from.map((one) => {
     const chip = element("span", `${count(one.candidate_rank)}`);
     chip.dataset.id = one.id;
@@ -55,11 +60,15 @@ export function drawAnswers(list, byCodesList, deep, wanted, found, byCodes) {
   return sentence(found.answers, wanted);
 }
 
-function sentence(answers, { k, n }) {
-  if (!answers.length) return ["Nothing was found."];
+function sentence(answers, wanted) {
+  const { k, n } = wanted;
+  if (!answers.length) return [wanted.f ? "No document passes the filter." : "Nothing was found."];
   const raised = answers.filter((one) => one.candidate_rank > k).length;
   const told = [`${answers.length} ${answers.length === 1 ? "answer" : "answers"} from ${count(n)} candidates. `];
+  const byWords = answers.filter((one) => !one.candidate_rank).length;
+  if (byWords) told.push(element("b", `${byWords} of them`), " came from BM25 alone. ");
   if (raised) told.push(element("b", `${raised} of them`), ` would not have been among the first ${k} by codes alone.`);
+  else if (byWords) return told;
   else told.push(answers.every((one) => one.rank === one.candidate_rank) ? "The codes alone had the same order." : "The vectors changed their order.");
   return told;
 }
@@ -76,24 +85,52 @@ function card(one, words, moved, stays = true) {
   article.addEventListener("open", (event) => show(event.detail));
   show(false);
   made.querySelector(".id").textContent = one.title ? one.id : "";
-  made.querySelector(".move").append(...moved);
+  made.querySelector(".move").append(...moved, score(one));
+  article.addEventListener("read", () => openDocument(one, words));
   return made;
+}
+
+// Dot products and sums with BM25 may be of any size: three digits tell them apart.
+function score(one) {
+  const made = element("output", Math.abs(one.score) < 10 ? one.score.toFixed(3) : one.score.toPrecision(4), "score");
+  made.title = "score";
+  return made;
+}
+
+// The whole document; a click on an attribute filters by it.
+function openDocument(one, words) {
+  const dialog = document.getElementById("document");
+  dialog.querySelector("#document-title").textContent = one.title || one.id;
+  dialog.querySelector("#document-id").textContent = one.title ? one.id : "";
+  const pairs = Object.entries(one.attributes ?? {}).flatMap(([name, value]) => (Array.isArray(value) ? value : [value]).map((each) => [name, each]));
+  dialog.querySelector("#document-attributes").replaceChildren(...pairs.map(([name, value]) => {
+    const item = element("li"), button = element("button", writeCondition(name, value), "chip");
+    button.type = "button";
+    button.title = "Filter by it";
+    button.dataset.condition = button.textContent;
+    item.append(button);
+    return item;
+  }));
+  dialog.querySelector("#document-text").replaceChildren(...marked(one.text ?? "", words));
+  dialog.showModal();
+  dialog.querySelector("#document-text").scrollTop = 0;
 }
 
 // A few lines: from where the first of the words stands, without lines that only underline.
 function beginning(text, words) {
   const plain = text.slice(0, 20000).replace(/[-=~*_^#]{3,}/g, " ").replace(/\s+/g, " ");
-  const first = Math.min(...words.map((word) => plain.toLowerCase().indexOf(word)).filter((place) => place >= 0));
+  const first = words.length ? plain.search(wholeWords(words)) : -1;
   if (!(first > 150)) return plain.slice(0, 400);
   return `… ${plain.slice(plain.lastIndexOf(" ", first - 50) + 1, first + 350)}`;
 }
 
+const wholeWords = (words) => new RegExp(`(?<![\\p{L}\\p{N}_])(?:${words.slice(0, 20).join("|")})(?![\\p{L}\\p{N}_])`, "giu");
+
 function marked(text, words) {
   if (!words.length) return [text];
-  const wanted = new RegExp(`(?<![\\p{L}\\p{N}])(${words.slice(0, 20).join("|")})`, "giu");
   const parts = [];
   let end = 0;
-  for (const hit of text.slice(0, 20000).matchAll(wanted)) {
+  for (const hit of text.slice(0, 20000).matchAll(wholeWords(words))) {
     parts.push(text.slice(end, hit.index), element("mark", hit[0]));
     end = hit.index + hit[0].length;
   }
@@ -102,13 +139,18 @@ function marked(text, words) {
 
 function move(one) {
   const { rank, candidate_rank: before } = one;
+  if (!before) return [element("span", "found by words")];
   const words = element("span", before === rank ? "candidate " : `candidate ${count(before)} → `);
   words.append(element("b", count(rank), before < rank ? "down" : ""));
   return [words, slope(before, rank)];
 }
 
 function fate(final, rank) {
-  if (final === undefined) return [element("span", "not among the final answers")];
+  if (final === undefined) {
+    const out = element("span", "left out");
+    out.title = "not among the final answers";
+    return [out];
+  }
   const words = element("span", final === rank ? "stays " : "→ ");
   words.append(element("b", final === rank ? "" : count(final), final > rank ? "down" : ""));
   return [words];
@@ -170,7 +212,8 @@ export function drawIndex(section, served, about) {
     ["Disk a document", `${count(each)} bytes`, `${bytes(about.disk_bytes)} in all`],
     ["Codes", `${about.code_bytes} bytes`, `searched by ${about.engine}`],
     ["Vectors", count(about.stored_dim), `${about.stored_dim < about.dim ? `of ${count(about.dim)} ` : ""}dimensions, on disk`],
-    ["Model", about.model ? about.model.slice(0, 8) : "none", `generation ${about.generation}`],
+    about.encoder ? ["Encoder", about.encoder, `generation ${about.generation}`]
+      : ["Model", about.model ? about.model.slice(0, 8) : "none", `generation ${about.generation}`],
   ];
   section.querySelector("dl").replaceChildren(...facts.map(([name, value, more]) => {
     const fact = element("div"), said = element("dd", value);
@@ -179,7 +222,8 @@ export function drawIndex(section, served, about) {
     return fact;
   }));
   section.hidden = false;
-  const curve = about.recall_curve;
+  const curve = about.recall_curve ?? about.outdated_recall_curve;
+  section.querySelector("#outdated").hidden = !about.outdated_recall_curve;
   section.querySelector("figure").hidden = !curve?.length;
   if (curve?.length) drawRecall(section.querySelector("figure svg"), curve);
 }
@@ -198,6 +242,8 @@ function drawRecall(svg, curve) {
     label(String(least), { x: 28, y: 123, "text-anchor": "end" }),
     drawing("path", { d: "M" + points.map(([a, b]) => `${a} ${b}`).join("L"), class: "curve" }),
     ...points.map(([cx, cy]) => drawing("circle", { cx, cy, r: 3 })),
+    label("candidates for a query", { x: 173, y: 160, "text-anchor": "middle", class: "title" }),
+    label("recall", { x: -66, y: 8, transform: "rotate(-90)", "text-anchor": "middle", class: "title" }),
     label(`${Math.round(1000 * points.at(-1)[3]) / 10} %`, { x: points.at(-1)[0], y: points.at(-1)[1] - 8, "text-anchor": "end", class: "last" }),
     ...points.filter((_, place) => place === 0 || place === points.length - 1 || points.length < 6).map(([a, , n]) => label(count(n), { x: a, y: 138, "text-anchor": "middle" })),
   );

@@ -1,11 +1,13 @@
 // The page: reads its state from the address, asks the server, draws what comes back.
 import { Trouble, ask, describeIndex, setKey } from "/page/server.js";
 import { drawAnswers, drawIndex, drawLinks, drawTime } from "/page/draw.js";
+import { makeFilterBox, parseFilter } from "/page/filter.js";
 import { candidatesAt, placeOf, readState, writeState } from "/page/state.js";
 
 const $ = (id) => document.getElementById(id);
 const form = $("form"), box = $("q"), board = $("board");
 const wide = matchMedia("(min-width: 44.01rem)");
+const BM25_CANDIDATES = 100, BM25_WEIGHT = 0.5;  // where no model recommends others
 let about = null;           // what GET /v1/index says
 let shown = null;           // the last answers
 let asking = null;          // what is under way
@@ -13,8 +15,14 @@ let timer = 0, retryTimer = 0;
 
 function settings() {
   const k = Number($("k").value);
-  return { q: box.value.trim(), k, n: Math.max(candidatesAt(Number($("n").value), most()), k), codes: $("codes").checked };
+  const n = Math.max(candidatesAt(Number($("n").value), most()), k), lexical = $("lexical").checked, f = $("filter").value.trim();
+  const bm25 = !about?.words ? {} : !lexical ? { lexical: 0 }
+    : { lexical: Math.min(about.lexical || BM25_CANDIDATES, most()), lexical_weight: about.lexical_weight || BM25_WEIGHT };
+  return { q: box.value.trim(), k, n, codes: $("codes").checked, lexical, bm25, f, ...parseFilter(f, about?.attributes ?? []) };
 }
+
+const usual = () => ({ codes: wide.matches, lexical: usesBm25() });
+const usesBm25 = () => Boolean(about?.words && about.lexical);
 
 const most = () => Math.max(1, Math.min(about?.limits?.candidates ?? 10000, about?.documents || 10000));
 
@@ -34,9 +42,16 @@ async function search(keep) {
   clearTimeout(timer);
   clearTimeout(retryTimer);
   const wanted = settings();
-  writeState(wanted, wide.matches, keep);
+  writeState(wanted, usual(), keep);
   asking?.abort();
+  $("filter").setAttribute("aria-invalid", String(Boolean(wanted.error)));
+  $("filter-said").textContent = wanted.error ?? "";
   if (!wanted.q) return clear();
+  if (wanted.error) {
+    asking = null;
+    board.classList.toggle("stale", Boolean(shown));
+    return;
+  }
   const longest = about?.limits?.characters;
   if (wanted.q.length > longest) {
     asking = null;
@@ -66,7 +81,9 @@ function draw() {
   document.title = `${wanted.q} · bidr`;
   board.hidden = false;
   board.classList.toggle("two", Boolean(byCodes));
+  $("by-vectors").textContent = wanted.lexical && about.words ? "By vectors and BM25" : "By vectors";
   $("took").hidden = false;
+  $("examples").hidden = true;
   drawTime($("bar"), $("legend"), found.timings);
   $("said").replaceChildren(...drawAnswers($("answers"), $("by-codes"), $("deep"), wanted, found, byCodes));
   drawLinks(board, $("links"));
@@ -77,6 +94,7 @@ function clear() {
   board.hidden = $("took").hidden = true;
   board.classList.remove("stale");
   $("said").textContent = "";
+  $("examples").hidden = !about?.texts || !about.examples?.length;
   document.title = about ? `${about.name} · bidr` : "bidr";
   hideTrouble();
 }
@@ -135,7 +153,23 @@ function take(state) {
   $("k").value = state.k ?? 10;
   $("n").value = placeOf(state.n ?? about.candidates ?? 200, most());
   $("codes").checked = state.codes ?? wide.matches;
+  $("lexical-switch").hidden = !about.words;
+  $("lexical").checked = state.lexical ?? usesBm25();
+  $("narrow").hidden = !about.attributes?.length;
+  $("filter").value = state.f;
+  $("filter").placeholder = exampleFilter(about.attributes ?? []);
   tellSettings();
+}
+
+function exampleFilter(fields) {
+  const field = fields.find((one) => one.values.length) ?? fields[0];
+  if (!field) return "";
+  return `Filter, such as: ${field.name} ${field.kind === "number" ? ">=" : "="} ${field.values[0] ?? "value"}`;
+}
+
+function drawExamples() {
+  const buttons = (about.examples ?? []).map((text) => Object.assign(document.createElement("button"), { type: "button", className: "chip", textContent: text }));
+  $("examples").replaceChildren(Object.assign(document.createElement("span"), { textContent: "Try" }), ...buttons);
 }
 
 async function begin() {
@@ -148,11 +182,12 @@ async function begin() {
   hideTrouble();
   drawIndex($("index"), $("served"), about);
   take(readState());
+  drawExamples();
   if (!about.texts) {
     box.disabled = true;
     return showTrouble(new Trouble("This index takes vectors, not words",
       "It was built from vectors, so there is no encoder here that could read a question.",
-      "Search it from a program: POST /v1/search with \"vectors\", or bidr.Client(...).search_vectors(...)."));
+      "Start the server with the encoder that made them (bidr serve --encoder), or search it from a program: POST /v1/search with \"vectors\", or bidr.Client(...).search_vectors(...)."));
   }
   if (box.value) search(false);
   else {
@@ -183,6 +218,7 @@ function open(card) {
 }
 
 document.addEventListener("keydown", (event) => {
+  if ($("document").open) return;
   if (event.ctrlKey || event.metaKey || event.altKey) return;
   const at = document.activeElement, typing = at.matches("input, textarea, select") && at !== box;
   if (event.key === "/" && at !== box && !typing) box.focus(), box.select();
@@ -190,12 +226,14 @@ document.addEventListener("keydown", (event) => {
   else if (event.key === "Escape") box.focus(), box.select();
   else if ((event.key === "ArrowDown" || event.key === "ArrowUp") && !typing) step(event.key === "ArrowDown" ? 1 : -1);
   else if ((event.key === "Enter" || event.key === " ") && at.matches("article")) open(at);
+  else if (event.key === "o" && at.matches("article")) at.dispatchEvent(new CustomEvent("read"));
   else return;
   event.preventDefault();
 });
 
 board.addEventListener("click", (event) => {
   const card = event.target.closest("article");
+  if (event.target.closest(".read")) return card.dispatchEvent(new CustomEvent("read"));
   if (card && !String(getSelection())) open(card);
 });
 
@@ -209,7 +247,22 @@ for (const kind of ["mouseover", "mouseout", "focusin", "focusout"]) board.addEv
 form.addEventListener("submit", (event) => { event.preventDefault(); search(true); });
 box.addEventListener("input", () => later(300));
 for (const name of ["n", "k"]) $(name).addEventListener("input", () => { tellSettings(); later(150); });
-$("codes").addEventListener("change", () => search(true));
+for (const name of ["codes", "lexical"]) $(name).addEventListener("change", () => search(true));
+makeFilterBox($("filter"), $("filter-options"), () => about?.attributes ?? [], () => later(300));
+$("examples").addEventListener("click", (event) => {
+  if (!event.target.matches("button")) return;
+  box.value = event.target.textContent;
+  search(true);
+});
+$("document-close").addEventListener("click", () => $("document").close());
+$("document").addEventListener("click", (event) => {
+  if (event.target === $("document")) return $("document").close();  // the backdrop
+  const condition = event.target.dataset.condition;
+  if (!condition) return;
+  $("document").close();
+  $("filter").value = condition;
+  search(true);
+});
 addEventListener("popstate", () => { if (about) { take(readState()); search(null); } });
 new ResizeObserver(() => drawLinks(board, $("links"))).observe(board);
 

@@ -20,8 +20,10 @@ function sessionStorage_(name) {
 
 export const describeIndex = () => fetched("/v1/index");
 
-export async function ask({ q, k, n, codesOnly = false }, signal) {
-  const body = JSON.stringify({ texts: [q], k, candidates: n, codes_only: codesOnly });
+// bm25: {lexical, lexical_weight}, for an index with words; codes alone have no use for it.
+export async function ask({ q, k, n, filter, bm25, codesOnly = false }, signal) {
+  const request = { texts: [q], k, candidates: n, codes_only: codesOnly, ...(codesOnly ? {} : bm25), ...(filter ? { filter } : {}) };
+  const body = JSON.stringify(request);
   const reply = await fetched("/v1/search", { method: "POST", body, signal, headers: { "content-type": "application/json" } });
   return reply.results[0];
 }

@@ -6,18 +6,24 @@ export function readState() {
   const given = new URLSearchParams(location.search);
   const number = (name) => (/^\d{1,7}$/.test(given.get(name) ?? "") ? Math.max(1, Number(given.get(name))) : null);
   const codes = given.get("codes");
-  return { q: given.get("q") ?? "", k: number("k"), n: number("n"), codes: codes === null ? null : codes === "1" };
+  const flag = (value) => (value === null ? null : value === "1");
+  return {
+    q: given.get("q") ?? "", k: number("k"), n: number("n"), codes: flag(codes), lexical: flag(given.get("bm25")), f: given.get("f") ?? "",
+  };
 }
 
 // keep: true makes a step that the back button returns from, false replaces the last one, null leaves the address.
-export function writeState({ q, k, n, codes }, usual, keep) {
+// usual: the values of codes and lexical that need not be told.
+export function writeState({ q, k, n, codes, lexical, f }, usual, keep) {
   if (keep === null) return;
   const told = new URLSearchParams();
   if (q) {
     told.set("q", q);
     told.set("k", k);
     told.set("n", n);
-    if (codes !== usual) told.set("codes", codes ? "1" : "0");
+    if (codes !== usual.codes) told.set("codes", codes ? "1" : "0");
+    if (lexical !== usual.lexical) told.set("bm25", lexical ? "1" : "0");
+    if (f) told.set("f", f);
   }
   const address = q ? `/?${told}` : "/";
   if (address === location.pathname + location.search) return;
