@@ -25,7 +25,7 @@ from bidr.models.corpus_tokens import tokenize_corpus
 from bidr.pipeline.index_encoder import IndexEncoder, open_index_encoder
 from bidr.pipeline.passages import draw_passages
 from bidr.quantization.exact_search import search_vectors
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.training.codes_only.candidate_recall import compute_found_share
 from bidr.training.codes_only.train import train_codes_only
 from bidr.training.config import TrainConfig

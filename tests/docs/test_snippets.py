@@ -3,15 +3,19 @@
 import ast
 import importlib
 import inspect
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sample_server import running
 
 import bidr
+from bidr.cli import main
 from bidr.client.client import Client
 from bidr.index.live.writer import LiveWriter
 from bidr.pipeline.open import OpenIndex
@@ -74,6 +78,23 @@ def test_scripts_of_the_vector_tutorial_run(tmp_path: Path) -> None:
     run_script(draw, tmp_path)
     bidr.build_vectors(tmp_path / "docs.npy", None, tmp_path / "index", plain=bidr.PlainCodes(8))
     assert "50 candidates: recall@10 " in run_script(search, tmp_path, "index")
+
+
+def test_the_tutorial_of_texts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    page = ROOT / "docs" / "tutorials" / "your-texts.md"
+    make, search, ask = read_blocks(page)
+    commands = [line.strip()[2:] for line in page.read_text().splitlines() if line.strip().startswith("$ bidr")]
+    assert len(search.splitlines()) + len(commands) < 20
+    run_script(make, tmp_path)
+    monkeypatch.chdir(tmp_path)
+    build, find, serve = (shlex.split(command)[1:] for command in commands)
+    assert main(build) == 0
+    assert main([*find, "--json", "hits.json"]) == 0
+    hits = json.loads(Path("hits.json").read_text())["answers"]
+    assert all("market sells fish" in hit["text"] and hit["attributes"]["year"] >= 2020 for hit in hits)
+    assert run_script(search, tmp_path).startswith("1 1.")
+    with running(Path(serve[1]), tmp_path / "log") as server:
+        assert "market sells fish" in run_script(ask.replace("http://127.0.0.1:8000", server.url), tmp_path)
 
 
 def test_the_script_of_the_training_tutorial_writes_pairs(tmp_path: Path) -> None:

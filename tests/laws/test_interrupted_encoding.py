@@ -11,7 +11,7 @@ import bidr
 from bidr.index.storage.manifest import open_generation
 from bidr.models import corpus_encoding
 from bidr.pipeline import encoder_build
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 
 
 @pytest.fixture(scope="module")

@@ -370,7 +370,10 @@ def test_a_phone_shows_everything_without_scrolling_sideways(server):
             if query:
                 page.settled(10)
             assert page.js("return document.documentElement.scrollWidth") <= 360
-        small = "return [...document.querySelectorAll('input[type=range], button')].filter(one => one.offsetHeight && one.offsetHeight < 24)"
+        small = (
+            "return [...document.querySelectorAll('input[type=range], button')]"
+            ".filter(one => one.offsetHeight && one.offsetHeight < 24)"
+        )
         assert page.js(f"{small}.length") == 0, "fingers are not mice"
         assert len(page.texts("#by-codes article")) == 10
 

@@ -88,8 +88,8 @@ def build(
     if out is None:
         raise ConfigError("out: no folder given for the index, expected one: build(data, encoder=..., out=...)")
     if (model is None) == (encoder is None):
-        given = "neither a model nor an encoder" if model is None else "a model and an encoder"
-        raise ConfigError(f"build: given {given}, expected one of them: build(data, model, out) or encoder=...")
+        given_names = "neither a model nor an encoder" if model is None else "a model and an encoder"
+        raise ConfigError(f"build: given {given_names}, expected one of them: build(data, model, out) or encoder=...")
     if encoder is not None:
         from bidr.pipeline.encoder_build import EncoderBuildSettings, build_encoded
 

@@ -25,7 +25,7 @@ from bidr.models.static_encoder import StaticEncoder
 from bidr.pipeline.build import collect_ids, fit_and_write, get_shape, has_attributes, report_zero_rows
 from bidr.pipeline.index_encoder import IndexEncoder, open_index_encoder
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.plain_codes import DEFAULT_BYTES, PlainCodes
+from bidr.quantization.opq_config import DEFAULT_BYTES, PlainCodes
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Floats
 from bidr.utils.step_timer import time_step

@@ -93,8 +93,8 @@ def attach_encoder(view: LiveView, name: Path | str | None, device: str = "cpu",
         assert recorded is not None
         return _open_recorded(view.folder, recorded, device, threads)
     settings = {} if recorded is None else recorded._asdict()
-    kept = {key: settings[key] for key in ("query_prompt", "document_prompt", "titles") if key in settings}
-    opened = open_index_encoder(name, device, threads=threads, **kept)
+    text_settings = {key: settings[key] for key in ("query_prompt", "document_prompt", "titles") if key in settings}
+    opened = open_index_encoder(name, device, threads=threads, **text_settings)
     if recorded is not None:
         length = min(recorded.max_length, opened.encoder.max_length)
         opened.reference = opened.reference._replace(max_length=length)
@@ -147,8 +147,8 @@ def check_corpus_encoder(encoder: IndexEncoder | Path | str, rows: VectorSource,
     documents, sampled = list[Document](), np.empty(0, dtype=np.int64)
     if data is not None:
         sampled = _spread(len(rows))
-        wanted = set(sampled.tolist())
-        documents = [document for row, document in enumerate(islice(data.corpus, len(rows))) if row in wanted]
+        sampled_rows = set(sampled.tolist())
+        documents = [document for row, document in enumerate(islice(data.corpus, len(rows))) if row in sampled_rows]
     sample = VectorSample(rows.name, documents, rows.gather(sampled[: len(documents)]))
     return compare_encoder(opened, sample, dim=rows.dim, unit=rows.metric == "cosine")
 

@@ -39,7 +39,7 @@ class OpenIndex(Searcher):
         if self.encoder is None:
             raise ConfigError(
                 f"{self.reader.folder} was made from vectors without an encoder: a query text cannot be encoded; give "
-                "the encoder that made them (--encoder, or encoder=... in Python), or the vector of the query "
+                "the encoder that made them (--encoder, or encoder=... in Python), or give its vector "
                 "(--query-vectors, or search_vectors); for hybrid search pass both the vector and the text "
                 "(--lexical, words=...)"
             )

@@ -12,7 +12,7 @@ from bidr.index.builder.journal import Step, WorkFolder, write_array
 from bidr.index.storage.manifest import hash_bytes
 from bidr.pipeline.index_encoder import IndexEncoder
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.plain_codes import DEFAULT_BYTES, PlainCodes
+from bidr.quantization.opq_config import DEFAULT_BYTES, PlainCodes
 from bidr.training.codes_only.train import train_codes_only
 from bidr.training.config import TrainConfig
 from bidr.utils.array_types import Floats

@@ -32,9 +32,9 @@ def list_attributes(view: LiveView, sample: list[Document]) -> list[dict[str, An
             values.setdefault(name, {}).update(dict.fromkeys(entry for entry in entries if entry is not None))
     attributes = []
     for name in sorted(view.attributes()):
-        known = list(values.get(name, ()))
-        kind = _KINDS[get_kind(known[0])] if known else _find_column_kind(view, name)
-        samples = [value for value in known if not isinstance(value, str) or len(value) <= MAX_VALUE_CHARS]
+        known_values = list(values.get(name, ()))
+        kind = _KINDS[get_kind(known_values[0])] if known_values else _find_column_kind(view, name)
+        samples = [value for value in known_values if not isinstance(value, str) or len(value) <= MAX_VALUE_CHARS]
         attributes.append({"name": name, "kind": kind, "values": sorted(samples, key=_get_sort_key)[:SAMPLE_VALUES]})
     return attributes
 
@@ -43,7 +43,7 @@ def choose_examples(sample: list[Document]) -> list[str]:
     """Choose titles as example queries; of documents without one the beginning of the text."""
     titles = [" ".join((document.title or document.text[:500]).split()) for document in sample]
     fitting = [title for title in titles if len(title) >= MIN_EXAMPLE_CHARS] or [title for title in titles if title]
-    spread = dict.fromkeys(_shorten(title) for title in fitting[:: max(1, len(fitting) // (2 * EXAMPLES))])
+    spread = dict.fromkeys(_cut_at_word(title) for title in fitting[:: max(1, len(fitting) // (2 * EXAMPLES))])
     return sorted(spread, key=len)[:EXAMPLES]
 
 
@@ -59,7 +59,7 @@ def _get_sort_key(value: Any) -> tuple[str, Any]:
     return get_kind(value), value
 
 
-def _shorten(title: str) -> str:
+def _cut_at_word(title: str) -> str:
     """Cut at a word, so that what is left is a query."""
     if len(title) <= MAX_EXAMPLE_CHARS:
         return title
