@@ -9,7 +9,7 @@ from bidr.data.types import Document
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.index.storage.manifest import open_generation
 from bidr.models.static_encoder import StaticEncoder
-from bidr.pipeline import index_encoder
+from bidr.pipeline import encoder_build, index_encoder
 from bidr.pipeline.index_encoder import open_index_encoder
 
 CODES = bidr.PlainCodes(bytes_per_doc=4)
@@ -218,6 +218,31 @@ def test_bad_settings_leave_nothing_behind(encoder, tmp_path):
     with pytest.raises(ConfigError, match="ram_budget"):
         bidr.build(make_dataset(100), encoder=encoder, out=tmp_path / "index", plain=CODES, ram_budget="20MB")
     assert not (tmp_path / "index").exists()
+
+
+def test_a_build_stays_within_its_budget_and_says_the_peak(encoder, tmp_path, capsys):
+    bidr.build(make_dataset(), encoder=encoder, out=tmp_path / "index", plain=CODES, ram_budget="4GiB")
+    said = capsys.readouterr().err
+    assert "at the peak, of 4,096 MiB" in said
+    assert "more than planned" not in said
+
+
+def test_within_a_small_budget_fewer_tokens_are_encoded_at_once(tmp_path, monkeypatch):
+    opened = open_index_encoder(make_onnx(tmp_path / "onnx"))
+    monkeypatch.setattr(opened.encoder, "dim", 384)
+    monkeypatch.setattr(encoder_build, "read_anonymous_memory", lambda: 0)
+    monkeypatch.setattr("bidr.index.cost_model.build_memory.read_anonymous_memory", lambda: 0)
+
+    def plan(budget, learn=False):
+        return encoder_build._plan_memory(opened, {"codes": 0}, 1_000_000, budget, learn=learn)
+
+    sizes = [plan(budget).batching.tokens_per_batch for budget in (None, "4GiB", "800MiB", "400MiB", "300MiB")]
+    assert sizes[:2] == [None, 16_384]
+    assert sizes[1:] == sorted(sizes[1:], reverse=True)
+    assert sizes[-1] < sizes[2] < 16_384
+    with pytest.raises(ConfigError, match=r"ram_budget.*step: encode"):
+        plan("220MiB")
+    assert plan("600MiB", learn=True).sample < plan("8GiB", learn=True).sample == encoder_build.LEARN_SAMPLE
 
 
 def test_a_record_that_is_damaged_is_an_index_error(built, tmp_path):

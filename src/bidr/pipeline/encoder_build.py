@@ -19,7 +19,6 @@ from bidr.index.cost_model.build_memory import (
 )
 from bidr.models.corpus_encoding import BY_DEVICE, TOKENS_PER_BATCH, Batching, device_type, encode_corpus
 from bidr.models.corpus_tokens import tokenize_corpus
-from bidr.models.encoder_interface import TextEncoder
 from bidr.models.encoder_source import read_encoder_metric
 from bidr.models.static_encoder import StaticEncoder
 from bidr.pipeline.build import collect_ids, fit_and_write, get_shape, has_attributes, report_zero_rows
@@ -33,8 +32,9 @@ from bidr.utils.step_timer import time_step
 ROWS_PER_BLOCK = 1_024
 """Rows between checkpoints on a CPU: some 30 seconds of a small transformer."""
 MIN_TOKENS_PER_BATCH = 512
-ACTIVATION_FLOATS = 60
-"""Floats of activations per token and dimension of the vectors."""
+ACTIVATION_FLOATS, TOKENS_PER_FLOAT = 16, 16
+"""Floats of activations per token and dimension of the vectors, and how many tokens of length add one more. A batch of
+MiniLM took 18 at 256 tokens."""
 LEARN_SAMPLE, MIN_LEARN_SAMPLE, LEARNING = 200_000, 10_000, 8
 """Documents to learn codes from, and temporary arrays of the size of their vectors."""
 
@@ -87,7 +87,7 @@ def build_encoded(
     shape = get_shape(count, dim, books, plain.codewords.bit_length() - 1, options["engine"], options["stored"])
     lexical, attributes = bool(options["lexical"]), has_attributes(data)
     peaks = estimate_build_peaks(shape, has_ids=True, has_postings=lexical, has_attributes=attributes)
-    plan = _plan_memory(opened.encoder, peaks, count, ram_budget, learn=settings.learn)
+    plan = _plan_memory(opened, peaks, count, ram_budget, learn=settings.learn)
     named = collect_ids(None, data, count, out)
     with watch_memory(plan.budget), open_work_folder(out) as work:
         with time_step("encode"):
@@ -134,10 +134,10 @@ def _count_books(plain: PlainCodes, dim: int, *, learn: bool) -> int:
 
 
 def _plan_memory(
-    encoder: TextEncoder, peaks: dict[str, int], count: int, ram_budget: int | str | None, *, learn: bool
+    opened: IndexEncoder, peaks: dict[str, int], count: int, ram_budget: int | str | None, *, learn: bool
 ) -> _MemoryPlan:
     """Check the budget; within a small one encode fewer tokens at once, and learn codes from a smaller sample."""
-    device = device_type(encoder)
+    encoder, device = opened.encoder, device_type(opened.encoder)
     batching = Batching(rows_per_block=ROWS_PER_BLOCK) if device == "cpu" else BY_DEVICE
     if isinstance(encoder, StaticEncoder):
         batching = BY_DEVICE
@@ -145,7 +145,8 @@ def _plan_memory(
         return _MemoryPlan(None, batching, LEARN_SAMPLE)
     available = parse_bytes("ram_budget", str(ram_budget)) - max(BASE, read_anonymous_memory())
     if device == "cpu" and not isinstance(encoder, StaticEncoder):
-        token_bytes, tokens = 4 * ACTIVATION_FLOATS * encoder.dim, TOKENS_PER_BATCH["cpu"]
+        floats = ACTIVATION_FLOATS + opened.reference.max_length // TOKENS_PER_FLOAT
+        token_bytes, tokens = 4 * floats * encoder.dim, TOKENS_PER_BATCH["cpu"]
         while tokens > MIN_TOKENS_PER_BATCH and tokens * token_bytes > available:
             tokens //= 2
         peaks["encode"] = BASE + tokens * token_bytes
