@@ -80,7 +80,7 @@ def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, b
     out = ["--out", tmp_path / "index"]
     assert "expected 1 or more" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "0", *out)
     assert "divides the 16 dimensions" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "5", *out)
-    assert "train a model first" in bidr.refused("build", "--data", files.data, *out)
+    assert "expected one of them: --encoder for" in bidr.refused("build", "--data", files.data, *out)
     assert not (tmp_path / "index").exists()
 
 
