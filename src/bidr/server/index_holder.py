@@ -206,7 +206,8 @@ class IndexHolder:
     @staticmethod
     def _has_same_encoders(previous: IndexSnapshot, view: LiveView) -> bool:
         fingerprint = view.state.model.fingerprint if view.state.model else None
-        return previous.fingerprint == fingerprint and previous.view.manifest.encoder == view.manifest.encoder
+        before, now = previous.view.manifest, view.manifest
+        return previous.fingerprint == fingerprint and (before.encoder, before.dim) == (now.encoder, now.dim)
 
     def close(self) -> None:
         if self._current.encoder is not None:
