@@ -206,8 +206,9 @@ class IndexHolder:
     @staticmethod
     def _has_same_encoders(previous: IndexSnapshot, view: LiveView) -> bool:
         fingerprint = view.state.model.fingerprint if view.state.model else None
-        before, now = previous.view.manifest, view.manifest
-        return previous.fingerprint == fingerprint and (before.encoder, before.dim) == (now.encoder, now.dim)
+        manifests = previous.view.manifest, view.manifest
+        encoders = {(manifest.encoder, manifest.dim) for manifest in manifests}
+        return previous.fingerprint == fingerprint and len(encoders) == 1
 
     def close(self) -> None:
         if self._current.encoder is not None:
