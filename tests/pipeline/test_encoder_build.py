@@ -241,7 +241,7 @@ def test_within_a_small_budget_fewer_tokens_are_encoded_at_once(tmp_path, monkey
     assert sizes[1:] == sorted(sizes[1:], reverse=True)
     assert sizes[-1] < sizes[2] < 16_384
     with pytest.raises(ConfigError, match=r"ram_budget.*step: encode"):
-        plan("220MiB")
+        plan("110MiB")
     assert plan("600MiB", learn=True).sample < plan("8GiB", learn=True).sample == encoder_build.LEARN_SAMPLE
 
 
