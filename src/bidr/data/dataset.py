@@ -1,9 +1,11 @@
 """Datasets for training, search and evaluation: a streamed corpus and splits of judged queries."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
-from typing import Any, Literal
+from copy import copy
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path, PurePath, PurePosixPath
+from typing import Any, Literal, NamedTuple
 
 import xxhash
 
@@ -13,7 +15,16 @@ from bidr.data.line_reader import COMPRESSIONS
 from bidr.data.readers import arrow, beir, csv_file, frame, irds, json_lines, msmarco, parquet, text_files
 from bidr.data.readers.trec import Qrels
 from bidr.data.record_source import RecordSource, find_roles, make_document_source
-from bidr.data.remote_path import describe_file_state, is_glob, is_remote, list_glob, open_path, remote_errors
+from bidr.data.remote_path import (
+    describe_file_state,
+    get_glob_root,
+    is_address,
+    is_glob,
+    is_remote,
+    list_glob,
+    open_path,
+    remote_errors,
+)
 from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, make_memory_table, parse_score
 from bidr.data.text_chunks import DEFAULT_CHUNK_CHARS, DEFAULT_OVERLAP_CHARS, Chunking
 from bidr.data.types import Document, Qrel, Query, validate_documents, validate_queries
@@ -145,6 +156,18 @@ class Dataset:
         """Hash the file states of these splits; splits that the dataset lacks are ignored."""
         return _hash_tables([table for name in splits for table in self.tables.get(name, ())])
 
+    def replace_ids(self, ids: Iterable[str]) -> "Dataset":
+        """Return the dataset with other ids, one for each document in order."""
+        table = replace(
+            self.corpus.table,
+            read=partial(_read_with_ids, self.corpus.table, ids),
+            read_counting=partial(_read_with_ids, self.corpus.table, ids),
+            stamp=partial(_hash_with_ids, self.corpus.table, ids),
+        )
+        dataset = copy(self)
+        dataset.corpus = Corpus(table)
+        return dataset
+
     @classmethod
     def from_records(
         cls,
@@ -177,6 +200,24 @@ class Dataset:
             if isinstance(document.attributes, Mapping):
                 check_attribute_strings(document.attributes, f"document {document.id!r}")
         return cls(Source(name, make_memory_table(what, records), splits))
+
+
+def _read_with_ids(
+    table: Table[Document], ids: Iterable[str], dropped: DroppedFieldCounter | None = None
+) -> Iterator[tuple[int, Document]]:
+    records = table if table.read_counting is None or dropped is None else table.read_counting(dropped)
+    try:
+        for (number, document), identifier in zip(records, ids, strict=True):
+            yield number, document._replace(id=identifier)
+    except ValueError as error:
+        raise DataError(f"{table.where}: given another number of ids than rows, expected one id for each") from error
+
+
+def _hash_with_ids(table: Table[Document], ids: Iterable[str]) -> str:
+    digest = xxhash.xxh3_128(_hash_tables([table]).encode())
+    for identifier in ids:
+        digest.update(f"{identifier}\0".encode())
+    return digest.hexdigest()
 
 
 def _flatten_qrels(qrels: Any, what: str) -> Iterator[Qrel]:
@@ -274,23 +315,63 @@ def load(
         chunk_overlap: Characters that a chunk repeats of the one before (100).
     """
     columns = ColumnOptions(text_column, id_column, title_column, vector_column, metadata)
-    chunking = _Chunks(chunk_size, chunk_overlap)
+    return _open_source(source, _LoadOptions(columns, chunk_size, chunk_overlap))
+
+
+def load_metadata(metadata: Any, ids: Iterable[str] | None) -> Dataset:
+    """Open a table of ids, texts or attributes in the order of vectors, all optional. ids: other ids for its rows."""
+    dataset = _open_source(metadata, _LoadOptions(needs_content=False))
+    return dataset if ids is None else dataset.replace_ids(ids)
+
+
+class _LoadOptions(NamedTuple):
+    """Options of `load`. needs_content: refuse a table without texts and vectors."""
+
+    columns: ColumnOptions = ColumnOptions()
+    chunk_size: int | None = None
+    chunk_overlap: int | None = None
+    needs_content: bool = True
+
+    def refuse(self, where: str) -> None:
+        """Refuse options for a source whose fields are fixed."""
+        names = [format_option(role) for role, value in self.columns._asdict().items() if value is not None]
+        if names:
+            raise ConfigError(f"{', '.join(names)}: given for {where}, whose fields have fixed names; leave them out")
+        self.refuse_chunks(where)
+
+    def refuse_chunks(self, where: str) -> None:
+        """Refuse lengths of chunks for a source that is not divided into chunks."""
+        for name in ("chunk_size", "chunk_overlap"):
+            if getattr(self, name) is not None:
+                raise ConfigError(f"{name}: given for {where}, expected text files (.txt, .md, .html); leave it out")
+
+    def make_chunking(self) -> Chunking:
+        """Return the lengths of chunks, with defaults for what was not given."""
+        size = DEFAULT_CHUNK_CHARS if self.chunk_size is None else self.chunk_size
+        overlap = self.chunk_overlap
+        if overlap is None:
+            is_number = isinstance(size, int) and size > 0
+            overlap = min(DEFAULT_OVERLAP_CHARS, size // 10) if is_number else 0
+        return Chunking(size, overlap).check()
+
+
+def _open_source(source: Any, options: _LoadOptions) -> Dataset:
     if isinstance(source, Dataset):
-        _refuse_options(columns, chunking, f"dataset {source.name!r}")
+        options.refuse(f"dataset {source.name!r}")
         return source
     if isinstance(source, str) and source.startswith(irds.PREFIX):
-        _refuse_options(columns, chunking, source)
+        options.refuse(source)
         return Dataset(irds.detect(source))
     if isinstance(source, str | Path) or (hasattr(source, "fs") and hasattr(source, "protocol")):
-        return _load_path(source, columns, chunking)
+        return _load_path(source, options)
     records = open_object(source, "data")
     if isinstance(records, Dataset):
-        _refuse_options(columns, chunking, "a list of Documents")
+        options.refuse("a list of Documents")
         return records
     if records is None:
         raise DataError(f"data: given {format_value(source)}, expected {EXPECTED_OBJECTS}")
-    chunking.refuse("data")
-    return make_dataset(records, columns)
+    options.refuse_chunks("data")
+    return make_dataset(records, options.columns, needs_content=options.needs_content)
 
 
 def open_object(value: Any, where: str) -> RecordSource | Dataset | None:
@@ -311,53 +392,34 @@ def make_dataset(records: RecordSource, columns: ColumnOptions, *, needs_content
     return Dataset(make_document_source(records, roles))
 
 
-class _Chunks:
-    """Options of the chunks of text files, as given."""
-
-    def __init__(self, size: int | None, overlap: int | None) -> None:
-        self.size, self.overlap = size, overlap
-
-    def refuse(self, where: str) -> None:
-        """Refuse options for a source that is not divided into chunks."""
-        for name, value in (("chunk_size", self.size), ("chunk_overlap", self.overlap)):
-            if value is not None:
-                raise ConfigError(f"{name}: given for {where}, expected text files (.txt, .md, .html); leave it out")
-
-    def to_chunking(self) -> Chunking:
-        """Return the lengths, with defaults for what was not given."""
-        size = DEFAULT_CHUNK_CHARS if self.size is None else self.size
-        overlap = self.overlap
-        if overlap is None:
-            is_number = isinstance(size, int) and size > 0
-            overlap = min(DEFAULT_OVERLAP_CHARS, size // 10) if is_number else 0
-        return Chunking(size, overlap).check()
-
-
-def _refuse_options(columns: ColumnOptions, chunking: _Chunks, where: str) -> None:
-    """Refuse options for a source whose fields are fixed."""
-    names = [format_option(role) for role, value in columns._asdict().items() if value is not None]
-    if names:
-        raise ConfigError(f"{', '.join(names)}: given for {where}, whose fields have fixed names; leave them out")
-    chunking.refuse(where)
-
-
-def _load_path(source: Any, columns: ColumnOptions, chunking: _Chunks) -> Dataset:
+def is_table_file(source: str | Path) -> bool:
+    """Return whether a path, pattern or address names table files."""
     if is_glob(source):
-        return _load_files(source, list_glob(source), Path(source).anchor, columns, chunking)
+        return get_suffix(PurePosixPath(source)) in _TABLE_KINDS
+    name = PurePosixPath(str(source).partition("?")[0] if is_address(source) else source)
+    path = Path(source)
+    if get_suffix(name) not in (*_TABLE_KINDS, ".npy") and not is_address(source) and path.is_dir():
+        return not any(path.glob("*.npy")) and any(get_suffix(file) in _TABLE_KINDS for file in path.rglob("*"))
+    return get_suffix(name) in _TABLE_KINDS
+
+
+def _load_path(source: Any, options: _LoadOptions) -> Dataset:
+    if is_glob(source):
+        return _load_files(source, list_glob(source), get_glob_root(source), options)
     path = open_path(source) if isinstance(source, str | Path) else source
     with remote_errors(path):
         suffix = get_suffix(path)
         is_known_file = suffix in _TABLE_KINDS or suffix in text_files.SECTION_PARSERS
         if path.is_file() or (is_known_file and is_remote(path) and not path.is_dir()):
-            return _load_files(str(path), [path], path.parent, columns, chunking)
+            return _load_files(str(path), [path], path.parent, options)
         if not path.is_dir():
             raise DataError(f"{path} does not exist; give a file or folder, or an ir_datasets id as 'irds:NAME'")
         for detect, _ in _FOLDER_FORMATS:
             opened = detect(path)
             if opened is not None:
-                _refuse_options(columns, chunking, str(path))
+                options.refuse(str(path))
                 return Dataset(opened)
-        return _load_files(str(path), _list_files(path), path, columns, chunking)
+        return _load_files(str(path), _list_files(path), path, options)
 
 
 def _list_files(folder: Path) -> list[Path]:
@@ -375,13 +437,13 @@ def _list_files(folder: Path) -> list[Path]:
     return sorted(files)
 
 
-def get_suffix(path: Path) -> str:
+def get_suffix(path: PurePath) -> str:
     """Return the suffix of a file in small letters, without that of a compression or the query of an address."""
     name = PurePosixPath(path.name.partition("?")[0] if is_remote(path) else path.name)
     return PurePosixPath(name.stem if name.suffix in COMPRESSIONS else name.name).suffix.lower()
 
 
-def _load_files(where: str, files: list[Path], root: Path | str, columns: ColumnOptions, chunking: _Chunks) -> Dataset:
+def _load_files(where: str, files: list[Path], root: Path, options: _LoadOptions) -> Dataset:
     """Open files of one kind."""
     kinds: dict[Any, list[Path]] = {}
     for file in files:
@@ -398,13 +460,11 @@ def _load_files(where: str, files: list[Path], root: Path | str, columns: Column
         )
     kind, name = next(iter(kinds)), Path(where).name or where
     if kind == "text":
-        _refuse_options(columns, _Chunks(None, None), where)
-        records: RecordSource = text_files.TextFolderSource(
-            name, where, files, Path(root) if isinstance(root, str) else root, chunking.to_chunking()
-        )
-        return make_dataset(records, ColumnOptions())
-    chunking.refuse(where)
-    return make_dataset(kind(name, where, files), columns)
+        options._replace(chunk_size=None, chunk_overlap=None).refuse(where)
+        texts = text_files.TextFolderSource(name, where, files, root, options.make_chunking())
+        return make_dataset(texts, ColumnOptions())
+    options.refuse_chunks(where)
+    return make_dataset(kind(name, where, files), options.columns, needs_content=options.needs_content)
 
 
 def _explain_suffix(suffix: str) -> str:

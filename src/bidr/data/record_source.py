@@ -123,7 +123,7 @@ def check_same_columns(path: Path, columns: Sequence[str], first: Path, expected
         raise DataError(f"{path}: {problem}; give files of the same columns, each kind by a pattern of its own")
 
 
-def parse_vector(value: Any, get_place: GetPlace, column: str) -> npt.NDArray[Any]:
+def parse_vector(value: Any, get_place: GetPlace, column: str = "value") -> npt.NDArray[Any]:
     """Convert a cell to a vector: an array, a list of numbers, or text such as "[0.1, 0.2]"."""
     try:
         if isinstance(value, str):

@@ -104,3 +104,10 @@ def list_glob(pattern: str) -> list[Path]:
     if not files:
         raise DataError(f"{pattern}: no file matches; check the folder and the pattern")
     return files
+
+
+def get_glob_root(pattern: str) -> Path:
+    """Return the folder above the first part of a pattern that is not a plain name."""
+    parts = Path(pattern).parts
+    plain = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    return Path(*parts[:plain])

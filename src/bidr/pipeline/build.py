@@ -11,8 +11,8 @@ import numpy.typing as npt
 
 from bidr.data.dataset import Corpus, Dataset, check_corpus
 from bidr.data.types import Document
-from bidr.data.vector_ids import open_id_source
-from bidr.data.vector_source import VectorSource, check_dims, open_vectors
+from bidr.data.vector_ids import IdSource as RowIdSource
+from bidr.data.vector_source import VectorSource, check_dims
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
@@ -27,6 +27,7 @@ from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
 from bidr.models.corpus_tokens import tokenize_corpus
 from bidr.models.saved_model import Model
+from bidr.pipeline.vector_input import VectorInput, open_vector_input
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
@@ -36,7 +37,8 @@ from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device
 from bidr.utils.progress import say
 
-Vectors = Path | str | npt.NDArray[Any]
+Vectors = Any
+"""An array, .npy files, or a table with a column of vectors."""
 IdSource = Path | str | Sequence[str]
 
 
@@ -85,7 +87,7 @@ def build(
     with watch_memory(budget), open_work_folder(out) as work:
         codes, vectors = _encode_corpus(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _make_stamp(model)
-        named = _collect_ids(None, data, len(codes), out)
+        named = _collect_ids(None, data)
         _write_index(work, out, vectors, codebooks=model.codebooks, codes=codes, **named, **options)
     return out
 
@@ -103,10 +105,11 @@ def _encode_corpus(data: Dataset, model: Model, folder: Path, tokens: Path) -> t
 
 def build_vectors(
     vectors: Vectors,
-    model: CodesOnlyModel | Path | str | None,
-    out: Path | str,
+    model: CodesOnlyModel | Path | str | None = None,
+    out: Path | str | None = None,
     *,
     ids: IdSource | None = None,
+    metadata: Any = None,
     data: Dataset | None = None,
     engine: str = "auto",
     stored: StorageKind = "fp16",
@@ -118,8 +121,12 @@ def build_vectors(
     """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
     Args:
+        vectors: an array, .npy files (a path, folder or pattern), or a table with a column of vectors: a data frame, an
+            Arrow table, or a file that `load` reads. Its other columns are the ids, texts and attributes.
         model: a model of `train_vectors`; None: OPQ codes are fitted as `plain` says.
+        out: the index folder.
         ids: one for each row; by default row numbers.
+        metadata: a data frame, a dict of columns or another table of attributes (and ids and texts), in row order.
         data: a dataset whose corpus has the ids and texts of the documents in row order.
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka), encode all of them; None: all.
@@ -131,37 +138,42 @@ def build_vectors(
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     if model is not None and plain is not None:
         raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
+    if out is None:
+        raise ConfigError("out: not given, expected a folder for the index: build_vectors(vectors, out='INDEX')")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     options["dims"] = dims
+    out = Path(out)
     if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
+        plain = plain or PlainCodes()
+        vector_input = open_vector_input(vectors, ids, metadata, data, plain.metric, out)
+        return _build_plain(vector_input, out, plain, ram_budget, options)
     model = model if isinstance(model, CodesOnlyModel) else _open_codes_only_model(model)
-    rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
+    rows, names, data = open_vector_input(vectors, ids, metadata, data, model.metric, out)
+    model.check_source(rows)
+    books, bits = model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
-    shape, named = _get_shape(*rows.shape, books, bits, engine, stored), _collect_ids(ids, data, len(rows), Path(out))
+    shape, named = _get_shape(*rows.shape, books, bits, engine, stored), _collect_ids(names, data)
     peaks = estimate_build_peaks(
         shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=_has_attributes(data)
     )
     budget = check_budget(ram_budget, peaks)
     options |= {"model": _make_stamp(model), "unit": model.metric == "cosine"}
-    with watch_memory(budget), open_work_folder(Path(out)) as work:
+    with watch_memory(budget), open_work_folder(out) as work:
         codes = _encode_rows(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         options["code_error"] = _measure_code_error(dims, model.additive, rows, codes)
         _write_index(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
     _report_zero_rows(rows)
-    return Path(out)
+    return out
 
 
 def _build_plain(
-    vectors: Vectors,
-    out: Path | str,
+    vector_input: VectorInput,
+    out: Path,
     plain: PlainCodes,
-    ids: IdSource | None,
-    data: Dataset | None,
     ram_budget: int | str | None,
     options: dict[str, Any],
 ) -> Path:
-    rows = open_vectors(vectors, "vectors", plain.metric)
+    rows, names, data = vector_input
     if len(rows) < plain.codewords:
         raise make_too_few_error(len(rows), plain.codewords)
     rows.refuse_all_zeros()
@@ -169,11 +181,11 @@ def _build_plain(
     shape = _get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
-    named = _collect_ids(ids, data, len(rows), Path(out))
+    named = _collect_ids(names, data)
     lexical = bool(options["lexical"])
     peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=_has_attributes(data))
     budget = check_budget(ram_budget, peaks)
-    with watch_memory(budget), open_work_folder(Path(out)) as work:
+    with watch_memory(budget), open_work_folder(out) as work:
         name = "codebooks.safetensors"
 
         def fit(step: Step) -> None:
@@ -187,7 +199,7 @@ def _build_plain(
         options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
         _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
     _report_zero_rows(rows)
-    return Path(out)
+    return out
 
 
 def _report_zero_rows(rows: VectorSource) -> None:
@@ -223,13 +235,12 @@ class _ReportingCorpus:
         self.corpus.report_dropped_fields()
 
 
-def _collect_ids(ids: IdSource | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
+def _collect_ids(names: RowIdSource | None, data: Dataset | None) -> dict[str, Any]:
     """Return the ids or documents as arguments of `build_index`, with their fingerprint."""
     if data is not None:
         return {"documents": _ReportingCorpus(data.corpus), "documents_stamp": data.corpus.fingerprint()}
-    if ids is None:
+    if names is None:
         return {}
-    names = open_id_source(ids, count, "documents", out)
     return {"ids": names, "documents_stamp": names.fingerprint}
 
 

@@ -7,7 +7,7 @@ from typing import Any, Self, Unpack
 import numpy.typing as npt
 
 from bidr.data.types import Document
-from bidr.data.vector_source import open_vectors
+from bidr.data.vector_source import open_query_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.lexical_search import has_lexical_index
@@ -77,10 +77,10 @@ class OpenIndex(Searcher):
         return encode
 
     def query_vectors(self, vectors: Path | npt.ArrayLike) -> QueryVectors:
-        """Prepare query vectors for the codes and for the vectors."""
+        """Prepare query vectors for the codes and for the vectors; a single one may have one dimension."""
         if isinstance(self.model, CodesOnlyModel):
             return QueryVectors(*self.model.queries(vectors))
-        rows = open_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
+        rows = open_query_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
         return QueryVectors(rows, rows)
 
     def __enter__(self) -> Self:
