@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 
 from bidr.cli.base import (
-    Command,
     CommandResult,
     Engine,
     Folder,
@@ -15,8 +14,10 @@ from bidr.cli.base import (
     OptionalFile,
     OptionalFolder,
     OptionalSize,
+    OptionalSource,
 )
 from bidr.cli.last_index import save_last_index
+from bidr.cli.table_flags import COLUMN_FLAGS, TableCommand
 from bidr.errors import ConfigError
 from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build(Command):
+class Build(TableCommand):
     """Build an index from a corpus and a model, or from vectors.
 
     An interrupted build continues when repeated. An existing index in the folder is searchable until the new one is
@@ -35,6 +36,7 @@ class Build(Command):
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("vectors", "data", "ids", "model"),
+        "columns of a table, chunks of text files": COLUMN_FLAGS,
         "index": ("out", "engine", "stored", "dims", "lexical", "no-lexical"),
         "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric"),
         "resources": ("ram-budget", "device"),
@@ -46,11 +48,13 @@ class Build(Command):
     model: OptionalFolder = None
     """Model folder written by `bidr train`. Without one, OPQ codes are fitted to --vectors."""
     data: OptionalData = None
-    """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id. Only the corpus
-    is read."""
-    vectors: OptionalFile = None
-    """Document vectors (.npy), for a model trained on vectors or without a model. With --data in the same order,
-    hits show their text."""
+    """Documents: a table (.csv, .tsv, .jsonl, .parquet), a folder of tables or of .txt, .md and .html files, a folder
+    in BEIR, MS MARCO or parquet layout, an address such as s3://bucket/docs.parquet, or 'irds:' and an ir_datasets
+    id. A table with a column of vectors needs no --vectors."""
+    vectors: OptionalSource = None
+    """Document vectors, for a model trained on vectors or without a model: .npy, a folder of .npy files, or a table
+    with a column of vectors, whose other columns are the documents. With --data in the same order, hits show their
+    text."""
     ids: OptionalFile = None
     """Ids of the rows of --vectors: one per line, or .npy; by default row numbers."""
     engine: Engine = "auto"
@@ -83,7 +87,6 @@ class Build(Command):
 
     def run(self) -> CommandResult:
         from bidr.cli.format_description import describe_index
-        from bidr.data.dataset import load
         from bidr.index.cost_model.build_memory import estimate_loaded_bytes, parse_bytes
         from bidr.index.live.live_reader import LiveIndex
         from bidr.pipeline.build import build, build_vectors
@@ -91,7 +94,8 @@ class Build(Command):
 
         refuse_other_content(self.out)
         self._check_flags()
-        data, query_usage = load(self.data) if self.data else None, "WORDS ..."
+        data, query_usage = self._load_data(), "WORDS ..."
+        vectors = self._open_vectors(data)
         how: dict[str, Any] = {
             "engine": self.engine,
             "stored": self.stored,
@@ -101,9 +105,10 @@ class Build(Command):
         lexical = self.lexical or (False if self.no_lexical else None)
         started = read_clocks()
         with record_steps() as spent:
-            if self.vectors is not None:
+            if vectors is not None:
                 how["plain"] = self._get_codes_config() if self.model is None else None
-                build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, lexical=self.lexical, **how)
+                how |= {"ids": self.ids, "data": None if vectors is data else data, "lexical": self.lexical}
+                build_vectors(vectors, self.model, self.out, **how)
                 query_usage = "--query-vectors FILE"
             elif data is None or self.model is None:
                 raise ConfigError("--data without --model given; train a model first, or give --vectors")
@@ -128,6 +133,28 @@ class Build(Command):
         return CommandResult(
             f"{description.text}\n{next_step}", {**description.value, **took.value, **describe_dropped_fields(data)}
         )
+
+    def _load_data(self) -> "Dataset | None":
+        """Open the documents: --data, or the table of --vectors."""
+        from bidr.data.vector_source import is_table
+
+        has_table = self.vectors is not None and is_table(self.vectors)
+        if self.data is None and not has_table:
+            self.refuse_table_flags("without a table or text files in --data or --vectors")
+            return None
+        if self.data is None or self.vectors is None:
+            return self.load_table(self.data or str(self.vectors))
+        others = tuple(name.replace("-", "_") for name in COLUMN_FLAGS if name != "vector-column")
+        return self.load_table(self.data, only=others)
+
+    def _open_vectors(self, data: "Dataset | None") -> "str | Dataset | None":
+        """Return the vectors: --vectors, or a table with a column of them."""
+        from bidr.data.vector_source import is_table
+
+        if self.vectors is not None and is_table(self.vectors):
+            return data if self.data is None else self.load_table(self.vectors, only=("vector_column",))
+        has_column = data is not None and data.read_vectors is not None and self.model is None
+        return data if self.vectors is None and has_column else self.vectors
 
     def _get_codes_config(self) -> "PlainCodes":
         from bidr.quantization.opq_config import PlainCodes

@@ -269,10 +269,15 @@ def open_vectors(source: Any, name: str, metric: Metric, folder: Path | None = N
 
 def open_query_vectors(source: Any, name: str, metric: Metric) -> VectorSource:
     """Open query vectors; one alone may have one dimension."""
-    if not isinstance(source, Path | str) and not is_table(source):
-        source = as_array(source, name)
-        source = source[None] if source.ndim == 1 else source
-    return open_vectors(source, name, metric)
+    if is_table(source):
+        return open_vectors(source, name, metric)
+    if not isinstance(source, Path | str):
+        array = as_array(source, name)
+    elif len(paths := _list_array_files(source)) == 1:
+        array, name = _map_array(paths[0]), str(source)
+    else:
+        return open_vectors(source, name, metric)
+    return open_vectors(array[None] if array.ndim == 1 else array, name, metric)
 
 
 def _list_array_files(source: Path | str) -> list[Path]:

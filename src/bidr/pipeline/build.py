@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bidr.data.dataset import Corpus, Dataset, check_corpus
 from bidr.data.types import Document
 from bidr.data.vector_ids import IdSource as RowIdSource
-from bidr.data.vector_source import VectorSource, check_dims
+from bidr.data.vector_source import VectorSource, check_dims, is_table
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
@@ -134,7 +134,7 @@ def build_vectors(
         lexical: also build a BM25 index of the texts of `data`.
         ram_budget: most anonymous memory of the build (bytes, or "1GiB"); a build that needs more is refused.
     """
-    if lexical and data is None:
+    if lexical and data is None and metadata is None and not is_table(vectors):
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     if model is not None and plain is not None:
         raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
