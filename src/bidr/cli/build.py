@@ -78,8 +78,9 @@ class Build(TableCommand):
     codewords: Literal[16, 256] | None = None
     """Without a model: codewords per codebook, 16 (faster to scan; the default) or 256 (more accurate at the same
     size)."""
-    metric: Literal["cosine", "ip"] | None = None
-    """Without a model: similarity of the vectors, cosine by default or inner product."""
+    metric: Literal["cosine", "ip", "l2"] | None = None
+    """Without a model: similarity of the vectors, cosine by default, inner product, or Euclidean distance (scores are
+    negative squared distances)."""
     ram_budget: OptionalSize = None
     """Maximum anonymous memory of the build, such as 1GiB. Refused at the start if it cannot be met."""
     device: str = "auto"

@@ -18,7 +18,10 @@ from bidr.errors import ConfigError, DataError
 from bidr.utils.array_types import Floats
 from bidr.utils.files import storage_errors
 
-Metric = Literal["cosine", "ip"]
+CodesMetric = Literal["cosine", "ip"]
+"""Similarities that codes can be learned for."""
+Metric = Literal[CodesMetric, "l2"]
+"""l2: negative squared Euclidean distance."""
 SUPPORTED_DTYPES = ("float16", "float32", "float64", "int8")
 ROWS_PER_READ = 1_024
 TINY = np.float32(np.finfo(np.float32).tiny)

@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args
 import numpy.typing as npt
 import xxhash
 
-from bidr.data.vector_source import Metric, VectorSource, open_query_vectors, open_vectors
+from bidr.data.vector_source import CodesMetric, VectorSource, open_query_vectors, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.models.model_card import write_codes_only_card
 from bidr.models.saved_model import (
@@ -42,9 +42,9 @@ class CodesOnlyModel(SavedModel):
     unified = False
 
     def _read_fields(self, fields: dict[str, Any]) -> None:
-        self.metric: Metric = fields["metric"]
+        self.metric: CodesMetric = fields["metric"]
         self.dim: int = fields["dimensions"]
-        if self.metric not in get_args(Metric) or not is_positive_int(self.dim):
+        if self.metric not in get_args(CodesMetric) or not is_positive_int(self.dim):
             raise ValueError(f"metric {self.metric!r} or dimensions {self.dim!r}")
 
     def _compute_fingerprint(self) -> str:
@@ -105,7 +105,7 @@ def open_model(folder: Path | str, device: str = "cpu") -> Model | CodesOnlyMode
 
 
 def save_codes_only_model(
-    folder: Path, additive: AdditiveQuantizer, *, metric: Metric, candidates: int, training: dict[str, Any]
+    folder: Path, additive: AdditiveQuantizer, *, metric: CodesMetric, candidates: int, training: dict[str, Any]
 ) -> CodesOnlyModel:
     """Save a model. model.json is deleted first and written last: without it there is no model."""
     temporary, books = folder / ".new", additive.to_codebooks()

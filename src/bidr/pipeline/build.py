@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bidr.data.dataset import Corpus, Dataset, check_corpus
 from bidr.data.types import Document
 from bidr.data.vector_ids import IdSource as RowIdSource
-from bidr.data.vector_source import VectorSource, check_dims, is_table
+from bidr.data.vector_source import Metric, VectorSource, check_dims, is_table
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import Step, WorkFolder, fingerprint_array, open_work_folder, release_pages
@@ -21,7 +21,7 @@ from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import write_codebooks
 from bidr.index.live.drift import ERRORS_SAMPLED
-from bidr.index.storage.manifest import ErrorStats, ModelReference
+from bidr.index.storage.manifest import L2_METRIC, METRIC, ErrorStats, ModelReference
 from bidr.index.vectors import StorageKind
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
@@ -145,6 +145,8 @@ def build_vectors(
     out = Path(out)
     if model is None:
         plain = plain or PlainCodes()
+        if plain.metric not in get_args(Metric):
+            raise ConfigError(f"metric: given {plain.metric!r}, expected one of {', '.join(get_args(Metric))}")
         vector_input = open_vector_input(vectors, ids, metadata, data, plain.metric, out)
         return _build_plain(vector_input, out, plain, ram_budget, options)
     model = model if isinstance(model, CodesOnlyModel) else _open_codes_only_model(model)
@@ -195,7 +197,7 @@ def _build_plain(
         release_pages(rows)
         codebooks = Codebooks.load(work.folder / name)
         codes = _encode_rows(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
-        options |= {**named, "unit": plain.metric == "cosine"}
+        options |= {**named, "unit": plain.metric == "cosine", "metric": L2_METRIC if plain.metric == "l2" else METRIC}
         options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
         _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
     _report_zero_rows(rows)

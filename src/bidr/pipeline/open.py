@@ -18,7 +18,7 @@ from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
-from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
+from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer, make_query_vectors
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
 from bidr.utils.array_types import Floats
 from bidr.utils.deprecation import DeprecatedAlias
@@ -80,8 +80,8 @@ class OpenIndex(Searcher):
         """Prepare query vectors for the codes and for the vectors; a single one may have one dimension."""
         if isinstance(self.model, CodesOnlyModel):
             return QueryVectors(*self.model.queries(vectors))
-        rows = open_query_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
-        return QueryVectors(rows, rows)
+        view = self.reader.latest()
+        return make_query_vectors(view, open_query_vectors(vectors, "query vectors", view.manifest.similarity)[:])
 
     def __enter__(self) -> Self:
         return self

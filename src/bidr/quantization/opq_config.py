@@ -8,6 +8,7 @@ import numpy as np
 from bidr.data.vector_source import Metric, VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
+from bidr.quantization.distance_codes import make_distance_codebooks
 from bidr.quantization.pq_training import FIT_ROWS, ITERATIONS, fit_pq
 from bidr.utils.array_types import Codes
 from bidr.utils.deprecation import DeprecatedAlias
@@ -78,7 +79,8 @@ class PlainCodes(NamedTuple):
         with show_progress("fit codebooks", 2 * ITERATIONS, "iterations") as advance:
             codebooks = fit_pq(padded, books, self.codewords, seed=self.seed, advance=advance)
         # The columns of the padding multiply zeros.
-        return codebooks._replace(rotation=np.ascontiguousarray(codebooks.rotation[:, : rows.dim]))
+        codebooks = codebooks._replace(rotation=np.ascontiguousarray(codebooks.rotation[:, : rows.dim]))
+        return make_distance_codebooks(codebooks) if self.metric == "l2" else codebooks
 
 
 PlainCodes.sizes = DeprecatedAlias("PlainCodes.sizes", "list_sizes")  # type: ignore[attr-defined]

@@ -16,6 +16,7 @@ from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
+from bidr.quantization.distance_codes import add_query_component
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
@@ -240,6 +241,13 @@ class _StepClock:
 
     def to_timings(self) -> Timings:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))
+
+
+def make_query_vectors(view: Any, vectors: Floats) -> QueryVectors:
+    """Return the query vectors for the codes and for the vectors of an index without a model."""
+    if view.manifest.similarity == "l2":
+        return QueryVectors(add_query_component(view.codebooks, vectors), vectors)
+    return QueryVectors(vectors, vectors)
 
 
 def _validate_queries(queries: QueryVectors, manifest: Manifest) -> QueryVectors:

@@ -273,7 +273,13 @@ def _get_build_options(view: LiveView) -> dict[str, Any]:
     titles = first.words.titles if first.words else None
     manifest = first.manifest
     truncation = {} if manifest.dims is None else {"full_dim": manifest.dim, "code_error": manifest.code_error}
-    return {"stored": first.vectors.kind, "unit": manifest.unit, "lexical": titles, **truncation}
+    return {
+        "stored": first.vectors.kind,
+        "unit": manifest.unit,
+        "metric": manifest.metric,
+        "lexical": titles,
+        **truncation,
+    }
 
 
 def make_entry(path: Path, count: int) -> SegmentEntry:
