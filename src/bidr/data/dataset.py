@@ -4,6 +4,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from copy import copy
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path, PurePath, PurePosixPath
 from typing import Any, Literal, NamedTuple
 
@@ -29,8 +30,9 @@ from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, m
 from bidr.data.text_chunks import DEFAULT_CHUNK_CHARS, DEFAULT_OVERLAP_CHARS, Chunking
 from bidr.data.types import Document, Qrel, Query, validate_documents, validate_queries
 from bidr.data.validation import check_attribute_strings, coerce_id, format_value
-from bidr.errors import ConfigError, DataError
+from bidr.errors import BidrError, ConfigError, DataError
 from bidr.utils.deprecation import DeprecatedAlias
+from bidr.utils.notebook import format_attributes, render_table
 from bidr.utils.progress import say
 
 Titles = Literal["prepend", "ignore"]
@@ -45,6 +47,7 @@ _TABLE_KINDS: dict[str, type[Any]] = {
     **dict.fromkeys(json_lines.SUFFIXES, json_lines.JsonSource),
     ".parquet": parquet.ParquetSource,
 }
+SHOWN_DOCUMENTS = 3
 EXPECTED_OTHERS = (
     "table files (.csv, .tsv, .jsonl, .json, .parquet)",
     "text files (.txt, .md, .html), in any subfolder",
@@ -100,6 +103,10 @@ class Corpus:
         assert self._count is not None
         return self._count
 
+    def describe_count(self) -> str:
+        """Describe the number of documents, as far as it is known."""
+        return "documents not counted yet" if self._count is None else f"{self._count:,} documents"
+
     ids = DeprecatedAlias("Corpus.ids", "iter_ids")
     texts = DeprecatedAlias("Corpus.texts", "iter_texts")
 
@@ -134,6 +141,31 @@ class Dataset:
         self.tables = source.splits
         self.read_vectors = source.vectors
         """Reads the vectors of the documents in blocks, in their order; None: the dataset has no vectors."""
+
+    def __len__(self) -> int:
+        """Return the number of documents; see `Corpus.count`."""
+        return self.corpus.count()
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        parts = [repr(self.name), self.corpus.describe_count()]
+        parts += [f"splits {', '.join(self.tables)}"] if self.tables else []
+        parts += ["with vectors"] if self.read_vectors is not None else []
+        return f"Dataset({', '.join(parts)})"
+
+    def _repr_html_(self) -> str:
+        """Return the first documents as a table, for notebooks."""
+        try:
+            documents = list(islice(self.corpus, SHOWN_DOCUMENTS))
+        except BidrError as error:
+            return render_table(f"{self!r}: {error}", (), ())
+        rows = [
+            (document.id, document.title, document.text, format_attributes(document.attributes))
+            for document in documents
+        ]
+        return render_table(f"{self!r}, the first:", ("id", "title", "text", "attributes"), rows)
 
     def splits(self) -> list[str]:
         """List the names of the splits that have judgments."""
