@@ -41,6 +41,22 @@ def test_vectors_of_an_array_and_documents_of_a_table(bidr: Run, table: Path, tm
     assert bidr(*build, *COLUMNS).code == 0
 
 
+def test_rows_of_a_table_are_added_with_their_vectors(bidr: Run, table: Path, tmp_path: Path) -> None:
+    assert bidr("build", "--data", table, "--out", tmp_path / "index", *COLUMNS).code == 0
+    more = pd.read_csv(table).head(3).assign(key=["k0", "new1", "new2"])
+    more.to_parquet(tmp_path / "more.parquet")
+    result = bidr("add", tmp_path / "index", tmp_path / "more.parquet", *COLUMNS)
+    assert "2 added, 1 replaced; 42 documents" in result.out
+    more.drop(columns="key").to_csv(tmp_path / "anonymous.csv", index=False)
+    refused = bidr("add", tmp_path / "index", tmp_path / "anonymous.csv", "--text-column", "words")
+    assert refused.code == 2
+    assert "no column of ids, expected one" in refused.err
+    lines = tmp_path / "lines.jsonl"
+    lines.write_text('{"_id": "x", "text": "y"}\n', encoding="utf-8")
+    refused = bidr("add", tmp_path / "index", lines, "--text-column", "text")
+    assert "--text-column: given with" in refused.err
+
+
 @pytest.mark.parametrize(
     ("flags", "message"),
     [

@@ -101,5 +101,5 @@ def test_learned_codes_and_unknown_metrics_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"metric: given 'l2', expected cosine or ip.*PlainCodes\(metric='l2'\)"):
         bidr.train_vectors(VECTORS, None, tmp_path / "model", metric="l2")  # type: ignore[arg-type]
     with pytest.raises(ConfigError, match=r"metric: given 'euclid', expected one of cosine, ip, l2"):
-        bidr.build_vectors(VECTORS, out=tmp_path / "index", plain=bidr.PlainCodes(metric="euclid"))  # type: ignore[arg-type]
+        bidr.build_vectors(VECTORS, out=tmp_path / "index", metric="euclid")  # type: ignore[arg-type]
     assert not (tmp_path / "index").exists()

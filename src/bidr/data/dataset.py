@@ -141,6 +141,8 @@ class Dataset:
         self.tables = source.splits
         self.read_vectors = source.vectors
         """Reads the vectors of the documents in blocks, in their order; None: the dataset has no vectors."""
+        self.has_row_numbers = source.has_row_numbers
+        """Whether ids are row numbers, as the source has none."""
 
     def __len__(self) -> int:
         """Return the number of documents; see `Corpus.count`."""

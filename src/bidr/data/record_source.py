@@ -158,7 +158,7 @@ def make_document_source(source: RecordSource, roles: ColumnRoles) -> Source:
         settings=repr(roles),
     )
     vectors = None if roles.vector is None else partial(source.read_vectors, roles.vector)
-    return Source(source.name, table, {}, vectors)
+    return Source(source.name, table, {}, vectors, roles.id is None)
 
 
 def hash_documents(source: RecordSource, roles: ColumnRoles) -> str:

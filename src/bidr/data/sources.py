@@ -115,6 +115,8 @@ class Source(NamedTuple):
     splits: dict[str, SplitTables]
     vectors: Callable[[], Iterator[Floats]] | None = None
     """Reads the vectors of the documents in blocks, if the source has some."""
+    has_row_numbers: bool = False
+    """Whether ids are row numbers, as the source has none."""
 
 
 def make_file_table(path: Path, read: Callable[[Path], Iterator[tuple[int, Record]]]) -> Table[Record]:

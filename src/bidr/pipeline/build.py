@@ -110,6 +110,7 @@ def build_vectors(
     *,
     ids: IdSource | None = None,
     metadata: Any = None,
+    metric: Metric | None = None,
     data: Dataset | None = None,
     engine: str = "auto",
     stored: StorageKind = "fp16",
@@ -127,6 +128,8 @@ def build_vectors(
         out: the index folder.
         ids: one for each row; by default row numbers.
         metadata: a data frame, a dict of columns or another table of attributes (and ids and texts), in row order.
+        metric: similarity of the vectors, without a model: "cosine" (the default; they are normalized), "ip" (inner
+            product) or "l2" (Euclidean; scores are negative squared distances).
         data: a dataset whose corpus has the ids and texts of the documents in row order.
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka), encode all of them; None: all.
@@ -138,13 +141,15 @@ def build_vectors(
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     if model is not None and plain is not None:
         raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
+    if metric is not None and (model is not None or plain is not None):
+        raise ConfigError("metric: given with a model or plain, which have one of their own; leave metric out")
     if out is None:
         raise ConfigError("out: not given, expected a folder for the index: build_vectors(vectors, out='INDEX')")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     options["dims"] = dims
     out = Path(out)
     if model is None:
-        plain = plain or PlainCodes()
+        plain = plain or PlainCodes(metric=metric or "cosine")
         if plain.metric not in get_args(Metric):
             raise ConfigError(f"metric: given {plain.metric!r}, expected one of {', '.join(get_args(Metric))}")
         vector_input = open_vector_input(vectors, ids, metadata, data, plain.metric, out)
