@@ -7,7 +7,7 @@ import pytest
 
 import bidr
 from bidr.search.types import SearchHit, SearchResult, Timings
-from bidr.utils.notebook import render_table, shorten
+from bidr.utils.notebook import render_table, truncate_text
 
 EVIL = "<script>alert('x')</script>"
 
@@ -16,8 +16,8 @@ def test_texts_are_short_escaped_and_on_one_line() -> None:
     table = render_table(EVIL, [EVIL], [[EVIL * 50 + "\n\x07\ud800"]])
     assert "<script>" not in table
     assert "&lt;script&gt;" in table
-    assert len(shorten("word " * 100)) <= 120
-    assert shorten("a\n\tb\x00c") == "a b c"
+    assert len(truncate_text("word " * 100)) <= 120
+    assert truncate_text("a\n\tb\x00c") == "a b c"
     assert "color:#" not in table
     assert "background:none" in table
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from bidr.data.types import Document
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
-from bidr.utils.notebook import format_attributes, render_table, shorten
+from bidr.utils.notebook import format_attributes, render_table, truncate_text
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveView
@@ -78,7 +78,7 @@ class SearchResult(list[SearchHit]):
     def __repr__(self) -> str:
         lines = [f"{len(self):,} {'hit' if len(self) == 1 else 'hits'} in {self.timings.total:.1f} ms"]
         lines += [
-            f"{hit.rank:>4}  {hit.score:9.4f}  {shorten(hit.id, 40)}{_format_text(hit.document)}"
+            f"{hit.rank:>4}  {hit.score:9.4f}  {truncate_text(hit.id, 40)}{_format_text(hit.document)}"
             for hit in self[:SHOWN_HITS]
         ]
         lines += [f"  and {len(self) - SHOWN_HITS:,} more"] if len(self) > SHOWN_HITS else []
@@ -98,7 +98,7 @@ class SearchResult(list[SearchHit]):
 
 def _format_text(document: Document | None) -> str:
     text = "" if document is None else ": ".join(part for part in (document.title, document.text) if part)
-    return f"  {shorten(text, 80)}" if text else ""
+    return f"  {truncate_text(text, 80)}" if text else ""
 
 
 class RankedBatch(NamedTuple):

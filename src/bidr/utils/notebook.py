@@ -10,7 +10,7 @@ _STYLE = "border-collapse:collapse;text-align:left;color:inherit;background:none
 _CELL = "text-align:left;padding:2px 12px 2px 0;vertical-align:top;border-bottom:1px solid rgba(128,128,128,.35)"
 
 
-def shorten(value: Any, max_chars: int = MAX_CELL_CHARS) -> str:
+def truncate_text(value: Any, max_chars: int = MAX_CELL_CHARS) -> str:
     """Return the start of a text on one line, without control characters and unpaired surrogates."""
     text = str(value)[: 4 * max_chars].encode("utf-8", "replace").decode()
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
@@ -21,7 +21,8 @@ def render_table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[A
     """Return an HTML table; all texts are escaped."""
     head = "".join(f'<th style="{_CELL}">{escape(name)}</th>' for name in columns)
     body = "".join(
-        "<tr>" + "".join(f'<td style="{_CELL}">{escape(shorten(cell))}</td>' for cell in row) + "</tr>" for row in rows
+        "<tr>" + "".join(f'<td style="{_CELL}">{escape(truncate_text(cell))}</td>' for cell in row) + "</tr>"
+        for row in rows
     )
     return (
         f'<div><p style="margin:.3em 0">{escape(caption)}</p><table style="{_STYLE}"><thead><tr>{head}</tr></thead>'
