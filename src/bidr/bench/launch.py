@@ -44,7 +44,7 @@ def run_harness(python: str, request: dict[str, Any], seconds: float) -> list[di
             raise PeerError(f"{python} cannot be run ({error.strerror}); see --peer-python") from error
     lines = [json.loads(line) for line in process.stdout.splitlines()]
     if lines and lines[-1]["event"] == "error":
-        raise PeerError(textwrap.truncate_text(lines[-1]["error"], MAX_ERROR_CHARS, placeholder=" ..."))
+        raise PeerError(textwrap.shorten(lines[-1]["error"], MAX_ERROR_CHARS, placeholder=" ..."))
     if process.returncode:
         raise PeerError(_describe_exit(process.returncode, process.stderr))
     return lines

@@ -303,7 +303,7 @@ def _check_texts(texts: Any, limits: RequestLimits) -> list[str]:
                 f"texts: number {number} is empty or too long",
                 given=f"{len(text)} characters",
                 expected=f"1 to {limits.characters}, not only spaces",
-                hint="leave it out, or truncate_text it (limit.characters)",
+                hint="leave it out, or shorten it (limit.characters)",
             )
     return texts
 

@@ -23,7 +23,7 @@ class AdcTables:
     """Compute lookup tables; holds copies of the codewords, as a mapped file is slower.
 
     Books that see the same slice of a query (additive codes) share its rotation. Where all of them do and the rotation
-    does not truncate_text the query, the codewords are rotated once instead.
+    does not shorten the query, the codewords are rotated once instead.
     """
 
     def __init__(self, codebooks: Codebooks) -> None:
