@@ -368,6 +368,26 @@ def test_files_of_several_kinds_or_columns_are_refused(tmp_path: Path) -> None:
         load(f"{tmp_path}/none*.csv")
 
 
+def test_columns_of_partitions_are_attributes(tmp_path: Path) -> None:
+    for year in (2020, 2021):
+        folder = tmp_path / f"year={year}" / "lang=en"
+        folder.mkdir(parents=True)
+        parquet.write_table(pa.table({"id": [f"d{year}"], "text": ["x"]}), folder / "part.parquet")
+    assert list(load(tmp_path).corpus) == [
+        Document("d2020", "", "x", {"year": 2020, "lang": "en"}),
+        Document("d2021", "", "x", {"year": 2021, "lang": "en"}),
+    ]
+
+
+def test_other_fields_of_a_beir_corpus_are_attributes(tmp_path: Path) -> None:
+    line = {"_id": "a", "text": "x", "url": "u", "emb": [1.0], "metadata": {"lang": "en", "deep": {"y": 1}}}
+    (tmp_path / "corpus.jsonl").write_text(json.dumps(line) + "\n", encoding="utf-8")
+    dataset = load(tmp_path)
+    assert list(dataset.corpus) == [Document("a", "", "x", {"url": "u", "lang": "en"})]
+    assert dataset.corpus.dropped_fields is not None
+    assert dataset.corpus.dropped_fields.fields == {"emb": 1, "deep": 1}
+
+
 def test_a_truncated_compressed_table_is_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path)
     compress(path, ".gz")

@@ -119,13 +119,19 @@ def test_several_files_give_the_same_index_as_one(tmp_path: Path) -> None:
 BAD: dict[str, tuple[dict[str, Any], str]] = {
     "no out": ({"vectors": VECTORS, "out": None}, r"out: not given, expected a folder"),
     "no vector column": ({"vectors": {"text": TEXTS}}, r"no column holds vectors; name one with vector_column"),
-    "fewer rows": ({"vectors": VECTORS, "metadata": {"year": [1]}}, r"metadata: 1 rows for 64 vectors, expected one"),
+    "fewer rows": (
+        {"vectors": VECTORS, "metadata": {"year": [1]}},
+        r"metadata: 1 documents for 64 vectors, expected one",
+    ),
     "fewer ids": ({"vectors": VECTORS, "ids": IDS[:-1]}, r"ids has 63 ids for 64 documents"),
     "metadata and data": (
         {"vectors": VECTORS, "metadata": {"year": YEARS}, "data": bidr.load({"text": TEXTS})},
         r"metadata: given with data, expected one of them",
     ),
     "metadata is a number": ({"vectors": VECTORS, "metadata": 3}, r"given 3 \(int\), expected a path"),
+    "repeated ids": ({"vectors": {"id": ["a"] * COUNT, "emb": VECTORS}}, r"data row 2: document id 'a' is that of"),
+    "missing id": ({"vectors": {"id": [None] * COUNT, "emb": VECTORS}}, r"data row 1: id is None"),
+    "text is a number": ({"vectors": VECTORS, "metadata": {"text": [3] * COUNT}}, r"data row 1: text is 3 \(int\)"),
     "series of unequal lengths": ({"vectors": pd.Series([[1.0], [1.0, 2.0]])}, r"vectors: given no array"),
     "series with a gap": ({"vectors": pd.Series([[1.0], None])}, r"vectors: row 1: .*missing"),
 }

@@ -498,6 +498,9 @@ def _load_files(where: str, files: list[Path], root: Path, options: _LoadOptions
         texts = text_files.TextFolderSource(name, where, files, root, options.make_chunking())
         return make_dataset(texts, ColumnOptions())
     options.refuse_chunks(where)
+    if kind is parquet.ParquetSource and any("=" in part for part in files[0].parent.parts[len(root.parts) :]):
+        partitions = parquet.PartitionedSource(name, where, files, root)
+        return make_dataset(partitions, options.columns, needs_content=options.needs_content)
     return make_dataset(kind(name, where, files), options.columns, needs_content=options.needs_content)
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from bidr.data.dataset import Dataset, load, load_metadata
+from bidr.data.dataset import Dataset, check_corpus, load, load_metadata
 from bidr.data.vector_ids import IdSource, open_id_source
 from bidr.data.vector_source import Metric, VectorSource, collect_vectors, is_table, open_vectors
 from bidr.errors import ConfigError, DataError
@@ -42,7 +42,9 @@ def open_vector_input(
     names = None if ids is None else open_id_source(ids, len(rows), "documents", out)
     if metadata is not None:
         data, names = load_metadata(metadata, names), None
-        count = data.corpus.table.count
-        if count is not None and count != len(rows):
-            raise DataError(f"metadata: {count:,} rows for {len(rows):,} vectors, expected one for each, in order")
+    if data is not None:
+        check_corpus(data, out)  # before anything is written
+        count, where = data.corpus.count(), "metadata" if metadata is not None else data.corpus.table.where
+        if count != len(rows):
+            raise DataError(f"{where}: {count:,} documents for {len(rows):,} vectors, expected one each, in order")
     return VectorInput(rows, names, data)

@@ -2,6 +2,7 @@
 
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import IO, Any
 
 import numpy as np
@@ -166,16 +167,16 @@ def _open_pyarrow(value: Any, where: str) -> ArrowSource | None:
         spill = _Spill(value)
         return ArrowSource(where, where, list(value.schema.names), spill.iter_batches, spill.count)
     if hasattr(value, "to_batches") and hasattr(value, "schema"):  # pyarrow.dataset.Dataset
-
-        def iter_batches(columns: list[str]) -> Iterator[Any]:
-            # One batch in advance: by default 16 are, of each of 4 files.
-            batches = value.to_batches(
-                columns=columns, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
-            )
-            return (batch for batch in batches if len(batch))
-
-        return ArrowSource(where, where, list(value.schema.names), iter_batches)
+        return ArrowSource(where, where, list(value.schema.names), partial(iter_dataset_batches, value))
     return None
+
+
+def iter_dataset_batches(dataset: Any, columns: list[str]) -> Iterator[Any]:
+    """Yield the batches of a pyarrow dataset, one of them read in advance instead of 16 of each of 4 files."""
+    batches = dataset.to_batches(
+        columns=columns, batch_size=BATCH_ROWS, batch_readahead=1, fragment_readahead=1, use_threads=False
+    )
+    return (batch for batch in batches if len(batch))
 
 
 def _open_hugging_face(value: Any, where: str) -> ArrowSource:
