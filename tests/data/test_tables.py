@@ -262,7 +262,7 @@ BAD_OBJECTS: dict[str, tuple[Any, dict[str, Any], str]] = {
     "reserved name": ([{"text": "a", "not": 1}], {"metadata": ["not"]}, r"'not', which no attribute can be called"),
     "two roles": ([{"text": "a"}], {"id_column": "text"}, r"id_column and text_column: given 'text' for both"),
     "generator": ((record for record in RECORDS), {}, r"given a generator, which can be read once.*list\(\.\.\.\)"),
-    "no records": ([1, 2], {}, r"number 1 is 1 \(int\), expected a dict"),
+    "no records": ([1, 2], {}, r"given a list whose number 1 is 1 \(int\), expected dicts"),
     "a number": (5, {}, r"data: given 5 \(int\), expected a path or address"),
     "lazy frame": (pl.LazyFrame({"text": ["a"]}), {}, r"given a LazyFrame .*call \.collect\(\)"),
     "repeated columns": (pd.DataFrame([["a", "b"]], columns=["text", "text"]), {}, r"unique column names"),

@@ -98,8 +98,8 @@ class RecordsSource(RecordSource):
         for number, record in enumerate(self.records, start=1):
             if not isinstance(record, Mapping):
                 raise DataError(
-                    f"{self.where}: number {number} is {format_value(record)}, expected a dict such as "
-                    "{'id': ..., 'text': ...}"
+                    f"{self.where}: given a {type(self.records).__name__} whose number {number} is "
+                    f"{format_value(record)}, expected dicts such as {{'id': ..., 'text': ...}}"
                 )
             yield number, record
 
