@@ -439,7 +439,7 @@ def is_table_file(source: str | Path) -> bool:
 
 def _load_path(source: Any, options: _LoadOptions) -> Dataset:
     if is_glob(source):
-        return _load_files(source, list_glob(source), get_glob_root(source), options)
+        return _load_files(str(source), list_glob(source), get_glob_root(source), options)
     path = open_path(source) if isinstance(source, str | Path) else source
     with remote_errors(path):
         suffix = get_suffix(path)

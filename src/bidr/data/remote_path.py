@@ -94,19 +94,21 @@ def describe_file_state(path: Path) -> str:
 
 def is_glob(source: object) -> bool:
     """Return whether a local path is a pattern, and not the name of a file that exists."""
-    return isinstance(source, str) and not is_address(source) and glob.has_magic(source) and not Path(source).exists()
+    if not isinstance(source, str | Path) or is_address(source):
+        return False
+    return glob.has_magic(str(source)) and not Path(source).exists()
 
 
-def list_glob(pattern: str) -> list[Path]:
+def list_glob(pattern: str | Path) -> list[Path]:
     """List the files that match a pattern, in order of their names; "**" matches folders of any depth."""
-    paths = [Path(name) for name in glob.glob(pattern, recursive=True)]
+    paths = [Path(name) for name in glob.glob(str(pattern), recursive=True)]
     files = sorted(path for path in paths if path.is_file())
     if not files:
         raise DataError(f"{pattern}: no file matches; check the folder and the pattern")
     return files
 
 
-def get_glob_root(pattern: str) -> Path:
+def get_glob_root(pattern: str | Path) -> Path:
     """Return the folder above the first part of a pattern that is not a plain name."""
     parts = Path(pattern).parts
     plain = next(number for number, part in enumerate(parts) if glob.has_magic(part))

@@ -286,7 +286,7 @@ def open_query_vectors(source: Any, name: str, metric: Metric) -> VectorSource:
 def _list_array_files(source: Path | str) -> list[Path]:
     """List the .npy files that a path, a folder or a pattern names, in order of their names."""
     if is_glob(source):
-        return list_glob(str(source))
+        return list_glob(source)
     path = open_path(source)
     if not path.is_dir():
         return [path]

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any
 
-import narwhals
 import numpy as np
 
 from bidr.data.record_source import BATCH_ROWS, RecordSource
@@ -18,6 +17,8 @@ class FrameSource(RecordSource):
     """A data frame in memory."""
 
     def __init__(self, frame: Any, where: str) -> None:
+        import narwhals
+
         super().__init__(where, where)
         try:
             self.frame = narwhals.from_native(frame, eager_only=True)
@@ -45,6 +46,8 @@ class FrameSource(RecordSource):
 
 def is_frame(value: object) -> bool:
     """Return whether narwhals reads this object as a data frame."""
+    import narwhals
+
     return narwhals.dependencies.is_into_dataframe(value) or (
         type(value).__name__ == "LazyFrame" and hasattr(value, "collect")
     )
