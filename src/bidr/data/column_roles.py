@@ -59,7 +59,7 @@ class ColumnRoles(NamedTuple):
         """Describe the roles in one line."""
         parts = [f"{role} from {getattr(self, role)!r}" for role in ROLE_NAMES if getattr(self, role) is not None]
         parts += ["ids are row numbers"] if self.id is None else []
-        attributes = "every other field" if self.attributes is None else format_names(self.attributes) or "none"
+        attributes = "all other fields" if self.attributes is None else format_names(self.attributes) or "none"
         line = f"{where}: {', '.join(parts)}; attributes: {attributes}"
         if self.unusable:
             line += f"; left out, because no attribute can have such a name: {format_names(self.unusable)}"
