@@ -388,6 +388,12 @@ def test_other_fields_of_a_beir_corpus_are_attributes(tmp_path: Path) -> None:
     assert dataset.corpus.dropped_fields.fields == {"emb": 1, "deep": 1}
 
 
+def test_queries_and_judgments_without_a_corpus_are_no_table(tmp_path: Path) -> None:
+    (tmp_path / "queries.jsonl").write_text('{"_id": "q", "text": "x"}\n', encoding="utf-8")
+    with pytest.raises(DataError, match=r"is not a readable dataset; expected one of: corpus\.jsonl"):
+        load(tmp_path)
+
+
 def test_a_truncated_compressed_table_is_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path)
     compress(path, ".gz")

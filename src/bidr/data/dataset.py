@@ -12,7 +12,7 @@ import xxhash
 
 from bidr.data.column_roles import ColumnOptions, format_option
 from bidr.data.id_map import IdMap, scan_ids
-from bidr.data.line_reader import COMPRESSIONS
+from bidr.data.line_reader import COMPRESSIONS, find_file
 from bidr.data.readers import arrow, beir, csv_file, frame, irds, json_lines, msmarco, parquet, text_files
 from bidr.data.readers.trec import Qrels
 from bidr.data.record_source import RecordSource, find_roles, make_document_source
@@ -465,7 +465,9 @@ def _list_files(folder: Path) -> list[Path]:
         and not any(part.startswith(".") for part in path.relative_to(folder).parts)
         and path.is_file()
     ]
-    if not files:
+    # Queries and judgments without a corpus are a dataset that lost it, not a table of documents.
+    has_lost_corpus = (folder / "qrels").is_dir() or find_file(folder, "queries.jsonl") is not None
+    if not files or has_lost_corpus:
         expected = "; ".join([*(names for _, names in _FOLDER_FORMATS), *EXPECTED_OTHERS])
         raise DataError(f"{folder} is not a readable dataset; expected one of: {expected}")
     return sorted(files)
