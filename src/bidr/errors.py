@@ -79,6 +79,7 @@ EXTRAS = {
     "tensorboard": "logs",
     "torch": "train",
     "transformers": "transformers",
+    "upath": "remote",
     "uvicorn": "serve",
     "uvloop": "serve",
     "zstandard": "data",

@@ -66,7 +66,7 @@ def _engine(corpus: CorpusSpec, like: dict) -> dict:
 
 def test_what_is_planned_can_be_built(bidr: Run, tmp_path: Path) -> None:
     """By the rule that `bidr build` has, for codes of 8 bits and of 4; a size that nobody gave is one that fits."""
-    for dim, size in ((100, 10), (37, 1), (768, 16), (6, 6), (16, 16)):
+    for dim, size in ((100, 10), (37, 16), (768, 16), (6, 6), (16, 16)):
         shown = bidr("plan", "--docs", "1e6", "--dim", dim, "--json", tmp_path / "plan.json")
         assert shown.code == 0, shown.err
         value = json.loads((tmp_path / "plan.json").read_text())
@@ -341,9 +341,8 @@ def test_settings_of_an_index_hold_when_it_is_searched(bidr: Run, files: tuple[P
         (["--docs", "1e9", "--ram", "1MiB"], ["ram", "1,048,576", "give more"]),
         (["--docs", "1e9", "--dim", "0"], ["dim: given 0"]),
         (["--docs", "1e9", "--bytes-per-doc", "-1"], ["-1"]),
-        (["--docs", "1e6", "--dim", "100", "--bytes-per-doc", "16"], ["given 16", "100 dimensions", "choose 10 or 20"]),
-        (["--docs", "1e6", "--dim", "37", "--bytes-per-doc", "16"], ["given 16", "37 dimensions", "choose 1 or 37"]),
-        (["--docs", "1e6", "--dim", "768", "--bytes-per-doc", "5000"], ["given 5000", "or 768"]),
+        (["--docs", "1e6", "--dim", "8", "--bytes-per-doc", "16"], ["given 16", "8 dimensions", "expected 1 to 8"]),
+        (["--docs", "1e6", "--dim", "768", "--bytes-per-doc", "5000"], ["given 5000", "expected 1 to 768"]),
         (["--docs", "1e9", "--text-bytes", "nan"], ["text_bytes", "nan"]),
         (["--docs", "1e9", "--stored", "fp8"], ["fp8"]),
         (["--docs", "1e9", "--lexical", "--text-bytes", "0"], ["lexical", "no texts"]),

@@ -8,6 +8,7 @@ from cli_data import Made, Run
 
 import bidr as package
 from bidr.cli import add
+from bidr.data.readers import beir
 from bidr.data.types import Document
 from bidr.index.cost_model.sizes import Shape, estimate_ram
 from bidr.index.ram_usage import RamUsage, select_index_parts
@@ -193,5 +194,5 @@ def test_large_texts_are_committed_a_few_at_a_time(tmp_path: Path, monkeypatch: 
     monkeypatch.setattr(add, "LETTERS_AT_ONCE", 10)
     texts = [1, 2, 3, 4, 9, 30, 1, 1, 1, 1]
     given = documents(tmp_path / "d.jsonl", *({"_id": f"n{row}", "text": "x" * own} for row, own in enumerate(texts)))
-    sizes = [[len(document.text) for document in batch] for batch in add._read_batches(given)]
+    sizes = [[len(document.text) for document in batch] for batch in add._read_batches(beir.read_documents(given))]
     assert sizes == [[1, 2, 3], [4], [9], [30], [1, 1, 1], [1]]

@@ -78,8 +78,8 @@ def test_how_widely_is_searched_can_be_set(files: Files, bidr: Run, tmp_path: Pa
 def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
     documents = files.save("d.npy", files.documents)
     out = ["--out", tmp_path / "index"]
-    assert "expected 1 or more" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "0", *out)
-    assert "divides the 16 dimensions" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "5", *out)
+    assert "expected 1 to 8" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "0", *out)
+    assert "expected 1 to 8" in bidr.refused("build", "--vectors", documents, "--bytes-per-doc", "9", *out)
     assert "expected one of them: --encoder for" in bidr.refused("build", "--data", files.data, *out)
     assert not (tmp_path / "index").exists()
 

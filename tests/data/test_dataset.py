@@ -77,13 +77,12 @@ def test_check_ignores_other_splits(tmp_path: Path) -> None:
 
 
 def test_missing_files_and_folders(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"nothing does not exist; give a folder.*irds:"):
+    with pytest.raises(DataError, match=r"nothing does not exist; give a file or folder.*irds:"):
         load(tmp_path / "nothing")
     with pytest.raises(DataError, match=r"expected one of: corpus\.jsonl.*collection\.tsv.*corpus\.parquet"):
         load(tmp_path)
     folder = beir_folder(tmp_path / "a")
-    with pytest.raises(DataError, match=r"corpus\.jsonl is a file; give the folder"):
-        load(folder / "corpus.jsonl")
+    assert list(load(folder / "corpus.jsonl").corpus) == list(load(folder).corpus)
     (folder / "queries.jsonl").unlink()
     with pytest.raises(DataError, match=r"queries\.jsonl does not exist"):
         load(folder).split("test")

@@ -97,6 +97,15 @@ def test_the_tutorial_of_texts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert "market sells fish" in run_script(ask.replace("http://127.0.0.1:8000", server.url), tmp_path)
 
 
+def test_the_table_tutorial_searches_with_a_filter_in_under_ten_lines(tmp_path: Path) -> None:
+    make, search = read_blocks(ROOT / "docs" / "tutorials" / "your-table.md")
+    assert len([line for line in search.splitlines() if line]) < 10
+    run_script(make, tmp_path)
+    output = run_script(search, tmp_path)
+    assert "3 hits in" in output
+    assert "Article 4535" in output
+
+
 def test_the_script_of_the_training_tutorial_writes_pairs(tmp_path: Path) -> None:
     write, _ = read_blocks(ROOT / "docs" / "tutorials" / "train-on-your-own-pairs.md")
     run_script(write, tmp_path)

@@ -80,6 +80,18 @@ def test_files_are_in_row_order_and_the_readme_code_reads_them(tmp_path, monkeyp
     assert np.isin(names["rows"], by_numpy).mean() > (0.7 if engine != "scan" else 0.99)
 
 
+@pytest.mark.parametrize("engine", ["scan", "lists"])
+def test_the_readme_code_of_distances_ranks_by_them(tmp_path, monkeypatch, engine):
+    index = made(tmp_path, engine, plain=PlainCodes(6, 16, "l2"))
+    bidr.export_index(index, tmp_path / "out", engine=engine)
+    monkeypatch.chdir(tmp_path / "out")
+    page = (tmp_path / "out" / "README.md").read_text()
+    names = python_in(page, questions=QUESTIONS, vector=VECTORS[7])
+    distances = np.square(VECTORS.astype(np.float16).astype(np.float32) - QUESTIONS[0]).sum(axis=1)
+    assert names["best"].tolist() == np.argsort(distances)[:10].tolist()
+    assert names["code"].tolist() == np.load("codes.npy")[7].tolist()
+
+
 def test_code_in_the_docs_equals_exact_search(tmp_path, monkeypatch):
     made(tmp_path, "lists", ids=[f"d{row}" for row in range(COUNT)])
     monkeypatch.chdir(tmp_path)

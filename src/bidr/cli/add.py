@@ -1,14 +1,14 @@
 """`bidr add`: add documents to an index, or replace them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from bidr.cli.base import (
-    Command,
     CommandResult,
     OptionalEncoder,
     OptionalFile,
@@ -17,10 +17,12 @@ from bidr.cli.base import (
     format_count,
 )
 from bidr.cli.index_writer import Index, describe_state
+from bidr.cli.table_flags import TableCommand
 from bidr.errors import ConfigError, DataError
+from bidr.utils.progress import hide_progress
 
 if TYPE_CHECKING:
-    from bidr.data.sources import DroppedFieldCounter
+    from bidr.data.sources import DroppedFieldCounter, Table
     from bidr.data.types import Document
     from bidr.data.vector_source import VectorSource
     from bidr.index.live.writer import LiveWriter
@@ -31,7 +33,7 @@ AT_ONCE, LETTERS_AT_ONCE = 1_024, 16 << 20
 
 
 @dataclass(frozen=True, kw_only=True)
-class Add(Command):
+class Add(TableCommand):
     """Add documents to an index, or replace those with the same ids.
 
     The files are validated before anything is added. Searches see the documents within a second.
@@ -39,10 +41,12 @@ class Add(Command):
 
     index: Index
     """Index folder."""
-    documents: Annotated[Path, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
-    """JSON lines: {"_id": ..., "title": ..., "text": ..., "metadata": {attributes}}; plain or compressed."""
+    documents: Annotated[str, tyro.conf.Positional, tyro.conf.arg(metavar="FILE")]
+    """JSON lines: {"_id": ..., "title": ..., "text": ..., "metadata": {attributes}}; plain or compressed. Or a table
+    (.csv, .tsv, .parquet) with a column of ids, or a folder of text files."""
     vectors: OptionalFile = None
-    """Vectors of the documents (.npy), one row per line, for an index without a text encoder."""
+    """Vectors of the documents (.npy), one row per line, for an index without a text encoder. A table may have them in
+    a column."""
     model: OptionalFolder = None
     """Model folder, if it has moved since the index was built."""
     encoder: OptionalEncoder = None
@@ -55,13 +59,13 @@ class Add(Command):
     exceed it is skipped with a message."""
 
     def run(self) -> CommandResult:
-        from bidr.data.vector_source import open_vectors
         from bidr.index.storage.commit import WRITER_WAIT_SECONDS
         from bidr.pipeline.open import has_text_encoder, open_writer
         from bidr.utils.progress import show_progress
 
-        count, left_out = check_documents(self.documents)
-        rows = None if self.vectors is None else open_vectors(self.vectors, str(self.vectors), "ip")
+        table = self._open_documents()
+        count, left_out = check_documents(table)
+        rows = self._open_vectors()
         if rows is not None and len(rows) != count:
             raise DataError(
                 f"{self.vectors}: {format_count(len(rows), 'vector')} for {format_count(count, 'document')} of "
@@ -82,7 +86,7 @@ class Add(Command):
                 check_vectors(rows, writer)
             count_before, rows_added = writer.view.count, 0
             with show_progress("add", count, "documents") as advance:
-                for batch in _read_batches(self.documents):
+                for batch in _read_batches(table):
                     writer.add(batch, None if rows is None else rows[rows_added : rows_added + len(batch)])
                     rows_added += len(batch)
                     advance(len(batch))
@@ -90,33 +94,72 @@ class Add(Command):
             value = {**describe_state(self.index, writer), "added": added, "replaced": count - added}
             value["warning"] = warnings[-1] if warnings else None
             value |= left_out.to_json()
-        left_out.report(str(self.documents))
+        left_out.report(self.documents)
         line = (
             f"{self.index}: {added:,} added, {count - added:,} replaced; {format_count(value['documents'], 'document')}"
         )
         return CommandResult("\n".join([line, *warnings[-1:]]), value)
 
+    def _open_documents(self) -> "Table[Document]":
+        """Open the documents. Only those of tables and text files are read by columns; all need ids of their own."""
+        from bidr.data.readers import beir
+        from bidr.data.sources import Table
 
-def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
+        path = Path(self.documents)
+        if not self._has_columns():
+            self.refuse_table_flags(f"with {self.documents}, which is JSON lines of documents")
+            read = partial(beir.read_documents, path)
+            return Table(self.documents, read, read_counting=read)
+        dataset = self.load_table(self.documents)
+        if dataset.has_row_numbers:
+            raise DataError(
+                f"{self.documents}: no column of ids, expected one, since row numbers would replace other documents; "
+                "name it with --id-column"
+            )
+        return dataset.corpus.table
+
+    def _has_columns(self) -> bool:
+        from bidr.data.dataset import get_suffix
+        from bidr.data.readers import json_lines
+
+        path = Path(self.documents)
+        return path.is_dir() or (get_suffix(path) not in (*json_lines.SUFFIXES, "") and path.exists())
+
+    def _open_vectors(self) -> "VectorSource | None":
+        """Open the vectors: --vectors, or a column of the documents."""
+        from bidr.data.vector_source import VectorSource, collect_vectors, open_vectors
+
+        if self.vectors is not None:
+            return open_vectors(self.vectors, str(self.vectors), "ip")
+        if not self._has_columns():
+            return None
+        with hide_progress():
+            dataset = self.load_table(self.documents)
+        if dataset.read_vectors is None:
+            return None
+        return VectorSource(collect_vectors(dataset), self.documents, "ip")
+
+
+def check_documents(table: "Table[Document]") -> "tuple[int, DroppedFieldCounter]":
     """Validate a file of documents before any is added; return their number and the dropped fields."""
     from bidr.data.attribute_validation import check_attributes
     from bidr.data.id_map import IdMap
-    from bidr.data.readers import beir
     from bidr.data.sources import DroppedFieldCounter
 
     left_out = DroppedFieldCounter()
 
     def ids() -> Iterator[str]:
-        for number, document in beir.read_documents(path, left_out):
-            check_attributes(document.attributes or {}, f"{path} line {number}")
+        assert table.read_counting is not None
+        for number, document in table.read_counting(left_out):
+            check_attributes(document.attributes or {}, table.format_place(number))
             yield document.id
 
     ids_of_file = IdMap(ids())
     repeated = ids_of_file.find_duplicate()
     if repeated is not None:
-        raise DataError(f"{path}: the id {ids_of_file[repeated[0]]!r} occurs twice; make the ids unique")
+        raise DataError(f"{table.where}: the id {ids_of_file[repeated[0]]!r} occurs twice; make the ids unique")
     if not len(ids_of_file):
-        raise DataError(f"{path} has no documents; expected at least one a line")
+        raise DataError(f"{table.where} has no documents; expected at least one a line")
     return len(ids_of_file), left_out
 
 
@@ -138,11 +181,9 @@ def check_vectors(rows: "VectorSource", writer: "LiveWriter") -> None:
             )
 
 
-def _read_batches(path: Path) -> "Iterator[list[Document]]":
-    from bidr.data.readers import beir
-
+def _read_batches(documents: "Iterable[tuple[int, Document]]") -> "Iterator[list[Document]]":
     batch, letters = list["Document"](), 0
-    for _, document in beir.read_documents(path):
+    for _, document in documents:
         more = len(document.title) + len(document.text)
         if batch and (len(batch) == AT_ONCE or letters + more > LETTERS_AT_ONCE):
             yield batch

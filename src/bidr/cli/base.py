@@ -12,6 +12,7 @@ from bidr.errors import StorageError
 _NONE = "(optional)"
 Engine = Literal["auto", "flat", "ivf", "graph", "scan", "lists", "hnsw"]
 OptionalFile = Annotated[Path | None, tyro.conf.arg(metavar="FILE", help_behavior_hint=_NONE)]
+OptionalSource = Annotated[str | None, tyro.conf.arg(metavar="FILE", help_behavior_hint=_NONE)]
 OptionalFolder = Annotated[Path | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
 OptionalNumber = Annotated[int | None, tyro.conf.arg(metavar="N", help_behavior_hint=_NONE)]
 OptionalWeight = Annotated[float | None, tyro.conf.arg(metavar="W", help_behavior_hint=_NONE)]
@@ -21,7 +22,7 @@ OptionalText = Annotated[str | None, tyro.conf.arg(metavar="TEXT", help_behavior
 OptionalEncoder = Annotated[str | None, tyro.conf.arg(metavar="ENCODER", help_behavior_hint=_NONE)]
 Folder = Annotated[Path, tyro.conf.arg(metavar="FOLDER")]
 Data = Annotated[str, tyro.conf.arg(metavar="FOLDER")]
-OptionalData = Annotated[str | None, tyro.conf.arg(metavar="FOLDER", help_behavior_hint=_NONE)]
+OptionalData = Annotated[str | None, tyro.conf.arg(metavar="DATA", help_behavior_hint=_NONE)]
 
 
 class CommandResult(NamedTuple):

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 import tyro
 
 from bidr.cli.base import (
-    Command,
     CommandResult,
     Engine,
     Folder,
@@ -17,9 +16,11 @@ from bidr.cli.base import (
     OptionalFolder,
     OptionalNumber,
     OptionalSize,
+    OptionalSource,
     OptionalText,
 )
 from bidr.cli.last_index import save_last_index
+from bidr.cli.table_flags import COLUMN_FLAGS, TableCommand
 from bidr.errors import ConfigError
 from bidr.utils.step_timer import StepTime, StepTimes, read_clocks, record_steps
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Build(Command):
+class Build(TableCommand):
     """Build an index from a corpus and a model, or from vectors.
 
     An interrupted build continues when repeated. An existing index in the folder is searchable until the new one is
@@ -38,6 +39,7 @@ class Build(Command):
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("data", "encoder", "vectors", "ids", "model"),
+        "columns of a table, chunks of text files": COLUMN_FLAGS,
         "index": ("out", "engine", "stored", "dims", "lexical", "no-lexical"),
         "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric", "learn"),
         "resources": ("ram-budget", "device"),
@@ -52,11 +54,13 @@ class Build(Command):
     """Pretrained encoder of --data: a folder of sentence-transformers, model2vec or ONNX files, an .onnx file, a
     Hugging Face id, or 'wordllama'. The index is then searched in words. With --vectors: the encoder that made them."""
     data: OptionalData = None
-    """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id. Only the corpus
-    is read."""
-    vectors: OptionalFile = None
-    """Document vectors (.npy), for a model trained on vectors or without a model. With --data in the same order,
-    hits show their text."""
+    """Documents: a table (.csv, .tsv, .jsonl, .parquet), a folder of tables or of .txt, .md and .html files, a folder
+    in BEIR, MS MARCO or parquet layout, an address such as s3://bucket/docs.parquet, or 'irds:' and an ir_datasets
+    id. A table with a column of vectors needs no --vectors."""
+    vectors: OptionalSource = None
+    """Document vectors, for a model trained on vectors or without a model: .npy, a folder of .npy files, or a table
+    with a column of vectors, whose other columns are the documents. With --data in the same order, hits show their
+    text."""
     ids: OptionalFile = None
     """Ids of the rows of --vectors: one per line, or .npy; by default row numbers."""
     engine: Engine = "auto"
@@ -75,13 +79,14 @@ class Build(Command):
     no_lexical: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Build no BM25 index although the model recommends hybrid search."""
     bytes_per_doc: int | None = None
-    """Without a model: code size in bytes per document; by default 32, or the largest below that divides the
+    """Without a model: code size in bytes per document; by default 32, or the largest from 16 on that divides the
     dimensions."""
     codewords: Literal[16, 256] | None = None
     """Without a model: codewords per codebook, 16 (faster to scan; the default) or 256 (more accurate at the same
     size)."""
-    metric: Literal["cosine", "ip"] | None = None
-    """Without a model: similarity of the vectors, cosine by default or inner product."""
+    metric: Literal["cosine", "ip", "l2"] | None = None
+    """Without a model: similarity of the vectors, cosine by default, inner product, or Euclidean distance (scores are
+    negative squared distances)."""
     learn: bool = False
     """With --data and --encoder: learn the codes, with passages of the documents as queries, instead of fitting OPQ.
     Takes minutes; more documents are found with few bytes."""
@@ -100,7 +105,6 @@ class Build(Command):
 
     def run(self) -> CommandResult:
         from bidr.cli.format_description import describe_index
-        from bidr.data.dataset import load
         from bidr.index.cost_model.build_memory import estimate_loaded_bytes, parse_bytes
         from bidr.index.live.live_reader import LiveIndex
         from bidr.pipeline.build import build, build_vectors
@@ -109,7 +113,8 @@ class Build(Command):
 
         refuse_other_content(self.out)
         self._check_flags()
-        data, query_usage = load(self.data) if self.data else None, "WORDS ..."
+        data, query_usage = self._load_data(), "WORDS ..."
+        vectors = self._open_vectors(data)
         how: dict[str, Any] = {
             "engine": self.engine,
             "stored": self.stored,
@@ -119,13 +124,14 @@ class Build(Command):
         lexical = self.lexical or (False if self.no_lexical else None)
         started = read_clocks()
         with record_steps() as spent:
-            if self.vectors is not None:
-                how |= {"plain": self._get_codes_config() if self.model is None else None}
+            if vectors is not None:
+                how["plain"] = self._get_codes_config() if self.model is None else None
+                how |= {"ids": self.ids, "data": None if vectors is data else data, "lexical": self.lexical}
                 if self.encoder is not None:
                     from bidr.pipeline.index_encoder import open_index_encoder
 
                     how["encoder"] = open_index_encoder(self.encoder, pick_device(self.device), **self._get_prompts())
-                build_vectors(self.vectors, self.model, self.out, ids=self.ids, data=data, lexical=self.lexical, **how)
+                build_vectors(vectors, self.model, self.out, **how)
                 query_usage = "--query-vectors FILE" if self.encoder is None else query_usage
             elif data is None or (self.model is None and self.encoder is None):
                 raise ConfigError(
@@ -156,6 +162,30 @@ class Build(Command):
         return CommandResult(
             f"{description.text}\n{next_step}", {**description.value, **took.value, **describe_dropped_fields(data)}
         )
+
+    def _load_data(self) -> "Dataset | None":
+        """Open the documents: --data, or the table of --vectors."""
+        from bidr.data.vector_source import is_table
+
+        has_table = self.vectors is not None and is_table(self.vectors)
+        if self.data is None and not has_table:
+            self.refuse_table_flags("without a table or text files in --data or --vectors")
+            return None
+        if self.data is None or self.vectors is None:
+            return self.load_table(self.data or str(self.vectors))
+        others = tuple(name.replace("-", "_") for name in COLUMN_FLAGS if name != "vector-column")
+        return self.load_table(self.data, only=others)
+
+    def _open_vectors(self, data: "Dataset | None") -> "str | Dataset | None":
+        """Return the vectors: --vectors, or a table with a column of them."""
+        from bidr.data.vector_source import is_table
+
+        if self.vectors is not None and is_table(self.vectors):
+            return data if self.data is None else self.load_table(self.vectors, only=("vector_column",))
+        if self.vectors is not None or data is None or data.read_vectors is None or self.model is not None:
+            return self.vectors
+        # With an encoder, a column of vectors is used only if it is named.
+        return data if self.encoder is None or self.vector_column is not None else None
 
     def _get_codes_config(self, encoder: str | None = None) -> "PlainCodes":
         from bidr.models.encoder_source import read_encoder_metric

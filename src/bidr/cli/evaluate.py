@@ -119,7 +119,7 @@ class Evaluate(SearchCommand):
                 raise ConfigError("--qrels goes with --query-vectors; without vectors give --data")
             return data.split(self.split), {}
         count = len(open_vectors(self.query_vectors, "query vectors", "ip"))
-        data_ids = [query.id for _, query in data.tables[self.split].queries] if data else None
+        data_ids = [query.id for _, query in data.tables[self.split].queries] if data is not None else None
         ids = read_ids(self.query_ids or data_ids, count, "questions")
         rows = {ids[row]: row for row in range(count)}
         if data is None:

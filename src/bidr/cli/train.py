@@ -2,12 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass, field, fields
-from pathlib import Path
 from typing import Annotated, ClassVar, Literal, Self
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, Folder, OptionalData, OptionalFile
+from bidr.cli.base import Command, CommandResult, Folder, OptionalData, OptionalFile, OptionalSource
 from bidr.cli.config_parsing import find_file_flag, load_toml
 from bidr.errors import ConfigError
 from bidr.training.config import TrainConfig
@@ -64,9 +63,9 @@ class Train(WithSettings):
     unless a method is set."""
     data: OptionalData = None
     """Dataset: a folder in BEIR, MS MARCO, TREC or parquet layout, or 'irds:' and an ir_datasets id."""
-    vectors: OptionalFile = None
-    """Document vectors of any model (.npy, one per row) instead of --data. The vectors stay unchanged; codes and a
-    query adapter are trained for them."""
+    vectors: OptionalSource = None
+    """Document vectors of any model (.npy, a folder of them, or a table with a column of vectors) instead of --data.
+    The vectors stay unchanged; codes and a query adapter are trained for them."""
     query_vectors: OptionalFile = None
     """Train query vectors of the same model, not those to measure on. Without them documents serve as queries."""
     metric: Literal["cosine", "ip"] = "cosine"
@@ -99,7 +98,7 @@ class Train(WithSettings):
         then = f"next: bidr build --data {self.data} --model {self.out} --out {self.out / 'index'}"
         return CommandResult(f"{description.text}\n{then}", description.value)
 
-    def _train_codes(self, vectors: Path) -> CommandResult:
+    def _train_codes(self, vectors: str) -> CommandResult:
         from bidr.cli.format_description import describe_frozen
         from bidr.pipeline.train import train_vectors
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import IO, Any, BinaryIO, cast
 
+from bidr.data.remote_path import is_remote
 from bidr.errors import DataError, MissingExtraError
 
 MAX_WINDOW_BYTES = 128 << 20
@@ -29,7 +30,7 @@ _XZ_PADDING = 4
 def open_compressed(path: Path) -> IO[bytes]:
     """Open a file for reading, decompressing it according to its suffix."""
     if path.suffix == ".gz":
-        return cast(IO[bytes], gzip.open(path, "rb"))
+        return cast(IO[bytes], gzip.open(path.open("rb") if is_remote(path) else path, "rb"))
     if path.suffix == ".xz":
         return _buffer(_XzFile(path.open("rb"), path))
     if path.suffix == ".zst":
@@ -38,7 +39,7 @@ def open_compressed(path: Path) -> IO[bytes]:
         except ImportError as error:
             raise MissingExtraError(f"reading {path.name}", "zstandard", extra="data") from error
         return _buffer(_ZstdFile(path.open("rb"), path, zstandard))
-    return path.open("rb", buffering=CHUNK_BYTES)
+    return path.open("rb") if is_remote(path) else path.open("rb", buffering=CHUNK_BYTES)
 
 
 def _buffer(raw: io.RawIOBase) -> IO[bytes]:

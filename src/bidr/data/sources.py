@@ -12,6 +12,7 @@ from bidr.data.line_reader import read_lines
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import is_unicode, replace_surrogates
 from bidr.errors import DataError
+from bidr.utils.array_types import Floats
 from bidr.utils.progress import say
 
 Record = TypeVar("Record")
@@ -84,6 +85,12 @@ class Table(Generic[Record]):
     """The content of an in-memory table, which has no files."""
     read_counting: Callable[[DroppedFieldCounter], Iterator[tuple[int, Record]]] | None = None
     """Like `read`, counting dropped fields; None for formats that never drop any."""
+    stamp: Callable[[], str] | None = None
+    """Returns a hash of the content of a table without files."""
+    count: int | None = None
+    """Number of records, if it is known without reading."""
+    settings: str = ""
+    """How the files are read: part of the fingerprint."""
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         return self.read()
@@ -106,6 +113,10 @@ class Source(NamedTuple):
     name: str
     documents: Table[Document]
     splits: dict[str, SplitTables]
+    vectors: Callable[[], Iterator[Floats]] | None = None
+    """Reads the vectors of the documents in blocks, if the source has some."""
+    has_row_numbers: bool = False
+    """Whether ids are row numbers, as the source has none."""
 
 
 def make_file_table(path: Path, read: Callable[[Path], Iterator[tuple[int, Record]]]) -> Table[Record]:

@@ -1,6 +1,10 @@
 """User vectors: an array or a memory-mapped .npy file, converted to float32 block by block."""
 
 import mmap
+import shutil
+import tempfile
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -8,10 +12,16 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from bidr.data.record_source import parse_vector
+from bidr.data.remote_path import is_glob, is_remote, list_glob, open_path, remote_errors
 from bidr.errors import ConfigError, DataError
 from bidr.utils.array_types import Floats
+from bidr.utils.files import storage_errors
 
-Metric = Literal["cosine", "ip"]
+CodesMetric = Literal["cosine", "ip"]
+"""Similarities that codes can be learned for."""
+Metric = Literal[CodesMetric, "l2"]
+"""l2: negative squared Euclidean distance."""
 SUPPORTED_DTYPES = ("float16", "float32", "float64", "int8")
 ROWS_PER_READ = 1_024
 TINY = np.float32(np.finfo(np.float32).tiny)
@@ -28,7 +38,7 @@ class VectorSource:
     ndim = 2
     dtype = np.dtype(np.float32)
 
-    def __init__(self, array: npt.NDArray[Any], name: str, metric: Metric) -> None:
+    def __init__(self, array: "npt.NDArray[Any] | StackedArrays", name: str, metric: Metric) -> None:
         if array.ndim != 2 or 0 in array.shape:
             hint = "; a single vector is an array of one row, vector[None]" if array.ndim == 1 else ""
             raise DataError(f"{name}: given shape {array.shape}, expected (rows, dimensions), one row or more{hint}")
@@ -123,18 +133,58 @@ def truncate(vectors: npt.NDArray[Any], dims: int, *, unit: bool) -> Floats:
     return normalized
 
 
-def advise_dontneed(array: npt.NDArray[Any]) -> None:
+def advise_dontneed(array: "npt.NDArray[Any] | StackedArrays") -> None:
     """Release the resident pages of a memory-mapped array; they stay in the page cache."""
-    # Arrays computed from a memmap are memmaps as well, without a file behind them.
-    mapped = getattr(array, "_mmap", None)
-    if mapped is not None and getattr(array, "mode", "c") != "c":
-        mapped.madvise(mmap.MADV_DONTNEED)
+    for part in array.arrays if isinstance(array, StackedArrays) else (array,):
+        # Arrays computed from a memmap are memmaps as well, without a file behind them.
+        mapped = getattr(part, "_mmap", None)
+        if mapped is not None and getattr(part, "mode", "c") != "c":
+            mapped.madvise(mmap.MADV_DONTNEED)
+
+
+class StackedArrays:
+    """Several arrays of vectors as one, in their order, without a copy."""
+
+    ndim = 2
+
+    def __init__(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+        self.arrays = list(arrays)
+        self.dtype = self.arrays[0].dtype
+        self._ends = np.cumsum([len(array) for array in self.arrays])
+        self.shape = (int(self._ends[-1]), int(self.arrays[0].shape[1]))
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __getitem__(self, rows: slice | npt.NDArray[np.int64]) -> npt.NDArray[Any]:
+        if isinstance(rows, slice):
+            start, stop, step = rows.indices(len(self))
+            if step == 1:
+                return self._read_range(start, max(start, stop))
+            rows = np.arange(start, stop, step)
+        numbers = np.arange(len(self))[rows] if rows.dtype == bool else np.asarray(rows)
+        parts = np.searchsorted(self._ends, numbers, side="right")
+        block = np.empty((len(numbers), self.shape[1]), dtype=self.dtype)
+        for part in np.unique(parts):
+            is_here = parts == part
+            block[is_here] = self.arrays[part][numbers[is_here] - (self._ends[part] - len(self.arrays[part]))]
+        return block
+
+    def _read_range(self, start: int, stop: int) -> npt.NDArray[Any]:
+        blocks = []
+        for end, array in zip(self._ends, self.arrays, strict=True):
+            first = end - len(array)
+            if first < stop and start < end:
+                blocks.append(array[max(start - first, 0) : stop - first])
+        return np.concatenate(blocks) if blocks else np.empty((0, self.shape[1]), dtype=self.dtype)
 
 
 def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
-    """Convert an array or nested lists of numbers to an array; lists become float32 or float64."""
+    """Convert an array, nested lists of numbers, or a column of vectors to an array; lists become floats."""
     try:
         array = np.asarray(values)
+        if array.dtype == object and array.ndim == 1 and len(array):
+            array = np.array([parse_vector(cell, partial(_format_row, name, row)) for row, cell in enumerate(array)])
     except (ValueError, TypeError) as error:
         raise DataError(f"{name}: given no array ({error}), expected numbers in rows of equal length") from error
     if array.dtype.kind not in "fiu":
@@ -142,14 +192,115 @@ def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     return array if isinstance(values, np.ndarray) or array.dtype.kind == "f" else array.astype(np.float32)
 
 
-def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> VectorSource:
-    """Open an array, nested lists, or an .npy file, which is memory-mapped. `name` is for error messages."""
-    if isinstance(source, np.ndarray):
+def _format_row(name: str, row: int) -> str:
+    return f"{name}: row {row:,}"
+
+
+def is_table(source: object) -> bool:
+    """Return whether vectors are given as a column of a table: a file, a frame, records or a dataset."""
+    if isinstance(source, str | Path):
+        from bidr.data.dataset import is_table_file
+
+        return is_table_file(source)
+    if isinstance(source, np.ndarray | str | Path):
+        return False
+    if isinstance(source, list | tuple):
+        return bool(source) and isinstance(source[0], Mapping)
+    if isinstance(source, Mapping) or hasattr(source, "read_vectors"):
+        return True
+    if not (hasattr(source, "columns") or hasattr(source, "column_names") or hasattr(source, "__arrow_c_stream__")):
+        return False
+    # A frame of numbers is a matrix; so is a series of vectors.
+    return not hasattr(source, "dtype") and np.asarray(source).dtype.kind not in "fiu"
+
+
+def collect_vectors(dataset: Any, folder: Path | None = None) -> npt.NDArray[Any]:
+    """Write the vectors of a dataset to an anonymous temporary file and map it.
+
+    Args:
+        dataset: A dataset with a vector column.
+        folder: Where the file goes, or in the nearest existing parent; by default the temporary folder.
+    """
+    name = dataset.corpus.table.where
+    if dataset.read_vectors is None:
+        raise DataError(
+            f"{name}: no column holds vectors; name one with vector_column (--vector-column), or give the vectors "
+            "as an array"
+        )
+    parents = [] if folder is None else [path for path in (folder, *folder.absolute().parents) if path.is_dir()]
+    with storage_errors(folder or Path(tempfile.gettempdir())):
+        file = tempfile.TemporaryFile(dir=parents[0] if parents else None)  # noqa: SIM115 - the map keeps it
+        count = dim = 0
+        for block in dataset.read_vectors():
+            file.write(block.astype("<f4").tobytes())
+            count, dim = count + len(block), block.shape[1]
+        file.flush()
+    if not count:
+        raise DataError(f"{name} has no rows, expected one vector at least")
+    return np.memmap(file, dtype="<f4", mode="r", shape=(count, dim))
+
+
+def open_vectors(source: Any, name: str, metric: Metric, folder: Path | None = None) -> VectorSource:
+    """Open vectors: an array, nested lists, .npy files, or a table with a column of vectors.
+
+    Args:
+        source: An array; nested lists; an .npy file, several as a folder or pattern (memory-mapped); a data frame, an
+            Arrow table or a table file with a column of vectors.
+        name: Name in error messages.
+        metric: Similarity.
+        folder: See `collect_vectors`.
+    """
+    if isinstance(source, np.ndarray) and source.dtype != object:
         return VectorSource(source, name, metric)
+    if is_table(source):
+        from bidr.data.dataset import load
+
+        return VectorSource(collect_vectors(load(source), folder), name, metric)
     if not isinstance(source, Path | str):
         return VectorSource(as_array(source, name), name, metric)
-    path = Path(source)
+    paths = _list_array_files(source)
+    arrays = [_map_array(path) for path in paths]
+    for path, array in zip(paths, arrays, strict=True):
+        VectorSource(array, str(path), metric)  # checks shape and type
+        if array.shape[1] != arrays[0].shape[1] or array.dtype != arrays[0].dtype:
+            raise DataError(
+                f"{path} has {array.shape[1]} dimensions of {array.dtype}, {paths[0]} has {arrays[0].shape[1]} of "
+                f"{arrays[0].dtype}: expected as many, of one type; give files of the same model"
+            )
+    return VectorSource(arrays[0] if len(arrays) == 1 else StackedArrays(arrays), str(source), metric)
+
+
+def open_query_vectors(source: Any, name: str, metric: Metric) -> VectorSource:
+    """Open query vectors; one alone may have one dimension."""
+    if is_table(source):
+        return open_vectors(source, name, metric)
+    if not isinstance(source, Path | str):
+        array = as_array(source, name)
+    elif len(paths := _list_array_files(source)) == 1:
+        array, name = _map_array(paths[0]), str(source)
+    else:
+        return open_vectors(source, name, metric)
+    return open_vectors(array[None] if array.ndim == 1 else array, name, metric)
+
+
+def _list_array_files(source: Path | str) -> list[Path]:
+    """List the .npy files that a path, a folder or a pattern names, in order of their names."""
+    if is_glob(source):
+        return list_glob(source)
+    path = open_path(source)
+    if not path.is_dir():
+        return [path]
+    files = sorted(path.glob("*.npy"))
+    if not files:
+        raise DataError(f"{path} holds no .npy file; give one .npy file with one vector a row, or a folder of them")
+    return files
+
+
+def _map_array(path: Path) -> npt.NDArray[Any]:
+    """Memory-map an .npy file; one at an address is copied to an anonymous temporary file first."""
     try:
+        if is_remote(path):
+            return _copy_array(path)
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except FileNotFoundError as error:
         raise DataError(f"{path} does not exist; give an .npy file with one vector a row") from error
@@ -157,7 +308,21 @@ def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> Vec
         raise DataError(f"{path} cannot be read as .npy; save the vectors with numpy.save") from error
     if not isinstance(array, np.ndarray):
         raise DataError(f"{path} holds several arrays, expected one; save the vectors alone with numpy.save")
-    return VectorSource(array, str(path), metric)
+    return array
+
+
+def _copy_array(path: Path) -> npt.NDArray[Any]:
+    with remote_errors(path), path.open("rb") as content:
+        copy = tempfile.TemporaryFile()  # noqa: SIM115 - the map keeps it
+        shutil.copyfileobj(content, copy)
+        copy.seek(0)
+        read_header = {(1, 0): np.lib.format.read_array_header_1_0}.get(
+            np.lib.format.read_magic(copy), np.lib.format.read_array_header_2_0
+        )
+        shape, is_fortran, dtype = read_header(copy)
+        if dtype.hasobject:
+            raise ValueError("objects")
+        return np.memmap(copy, dtype, "r", copy.tell(), shape, "F" if is_fortran else "C")
 
 
 def check_same_dim(documents: VectorSource, queries: VectorSource) -> None:

@@ -30,6 +30,7 @@ from bidr.index.live.segment import Segment, unpack_bits
 from bidr.index.live.view import LiveView
 from bidr.index.vectors import write_npy_header
 from bidr.quantization.codebooks import Codebooks
+from bidr.quantization.distance_codes import add_query_component
 from bidr.utils.array_types import Rows
 from bidr.utils.faiss_loader import load_faiss
 from bidr.utils.files import NewFile, make_folder, remove, storage_errors, sync_file, sync_folder
@@ -70,7 +71,7 @@ table = np.einsum("bd,bwd->bw", parts, books)  # score of each codeword
 scores = sum(column[numbers] for column, numbers in zip(table, codes.T))
 rows = np.argsort(-scores)[:200]  # candidates, by their codes
 vectors = np.load("vectors.npy", mmap_mode="r")
-near = vectors[rows].astype(np.float32) @ questions[0]{cut}
+{near}
 best = rows[np.argsort(-near)[:10]]  # ranked by their vectors
 {names}
 ```
@@ -94,6 +95,23 @@ The code of another vector is, in each book, the number of the codeword of `{boo
 chosen = np.load("{books}.npy")
 parts = (vector @ rotation.T).reshape(len(chosen), 1, -1)
 code = np.square(chosen - parts).sum(axis=2).argmin(axis=1)
+```"""
+DISTANCE_ENCODING = (
+    PQ_ENCODING.format(books="choosing")
+    .replace("vector @", "np.append(vector, 0) @")
+    .replace("rotation @ vector", "rotation @ [vector, 0]")
+)
+INNER_PRODUCTS = "near = vectors[rows].astype(np.float32) @ questions[0]{cut}"
+DISTANCES = "near = -np.square(vectors[rows].astype(np.float32) - questions[0]{cut}).sum(axis=1)"
+DISTANCE_QUERIES = """
+
+Vectors are ranked by Euclidean distance. Queries for the codes have one more component; inner products with them rank
+by distance:
+
+```python
+import numpy as np
+
+code_questions = np.pad(questions, ((0, 0), (0, 1)), constant_values={scale}).astype(np.float32)
 ```"""
 ADDITIVE_ENCODING = """\
 Codewords are summed: the code of another vector are those codewords of `choosing.npy`, one from each book, whose sum is
@@ -276,9 +294,9 @@ def format_readme(view: LiveView, engine: str, codebooks: Codebooks, encoders: Q
         files="\n".join(
             f"| `{name}` | {text} |" for name, text in _describe_files(view, engine, codebooks, has_ids).items()
         ),
-        questions=_describe_queries(encoders, manifest.unit, manifest.dims),
-        queries="code_questions" if apart else "questions",
-        cut=cut,
+        questions=_describe_queries(encoders, manifest.unit, manifest.dims) + _describe_component(codebooks),
+        queries="code_questions" if apart or codebooks.are_of_distances else "questions",
+        near=(DISTANCES if view.manifest.similarity == "l2" else INNER_PRODUCTS).format(cut=cut),
         names='ids = [json.loads(line) for line in open("ids.jsonl")]\nnames = [ids[row] for row in best]'
         if has_ids
         else "names = best  # no ids were given: a row's number is its id",
@@ -315,7 +333,17 @@ def _describe_queries(encoders: QueryEncoders, unit: bool, dims: int | None) -> 
     )
 
 
+def _describe_component(codebooks: Codebooks) -> str:
+    """Describe the last component of queries for codebooks of distances."""
+    if not codebooks.are_of_distances:
+        return ""
+    scale = float(add_query_component(codebooks, np.zeros((1, codebooks.dim - 1), dtype=np.float32))[0, -1])
+    return DISTANCE_QUERIES.format(scale=scale)
+
+
 def _describe_encoding(codebooks: Codebooks) -> str:
+    if codebooks.are_of_distances:
+        return DISTANCE_ENCODING
     if codebooks.document is None:
         return PQ_ENCODING.format(books="codebooks" if codebooks.choosing is None else "choosing")
     groups = len(codebooks.document) // codebooks.centroids.shape[2]

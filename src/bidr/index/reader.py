@@ -254,6 +254,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     for name in list_ram_files(manifest, manifest.engine):
         check_content(generation, manifest, name)
     vectors = VectorFile.open(generation / VECTORS_FILE)
+    vectors.by_distance = manifest.similarity == "l2"
     documents = DocumentStore.open(generation, manifest.count, manifest)
     try:
         candidates = load_engine(generation, manifest.engine, ef, manifest)

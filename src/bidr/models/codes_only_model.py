@@ -15,7 +15,7 @@ from typing import Any, NoReturn, get_args
 import numpy.typing as npt
 import xxhash
 
-from bidr.data.vector_source import Metric, VectorSource, open_vectors
+from bidr.data.vector_source import CodesMetric, VectorSource, open_query_vectors, open_vectors
 from bidr.errors import ConfigError, DataError, ModelError
 from bidr.models.model_card import write_codes_only_card
 from bidr.models.saved_model import (
@@ -42,9 +42,9 @@ class CodesOnlyModel(SavedModel):
     unified = False
 
     def _read_fields(self, fields: dict[str, Any]) -> None:
-        self.metric: Metric = fields["metric"]
+        self.metric: CodesMetric = fields["metric"]
         self.dim: int = fields["dimensions"]
-        if self.metric not in get_args(Metric) or not is_positive_int(self.dim):
+        if self.metric not in get_args(CodesMetric) or not is_positive_int(self.dim):
             raise ValueError(f"metric {self.metric!r} or dimensions {self.dim!r}")
 
     def _compute_fingerprint(self) -> str:
@@ -58,11 +58,11 @@ class CodesOnlyModel(SavedModel):
 
     def documents(self, vectors: Path | str | npt.NDArray[Any], name: str = "vectors") -> VectorSource:
         """Open and check document vectors."""
-        return self._check_source(open_vectors(vectors, name, self.metric))
+        return self.check_source(open_vectors(vectors, name, self.metric))
 
     def queries(self, vectors: Path | npt.ArrayLike, name: str = "query vectors") -> tuple[Floats, Floats]:
         """Return query vectors for the codes (adapted) and for the vectors (L2-normalized if the metric is cosine)."""
-        rows = self._check_source(open_vectors(vectors, name, self.metric))[:]
+        rows = self.check_source(open_query_vectors(vectors, name, self.metric))[:]
         return self.adapt(rows), rows
 
     def adapt(self, queries: Floats) -> Floats:
@@ -88,7 +88,8 @@ class CodesOnlyModel(SavedModel):
             "give its vector, from the model that made the documents' (--query-vectors, or search_vectors in Python)"
         )
 
-    def _check_source(self, rows: VectorSource) -> VectorSource:
+    def check_source(self, rows: VectorSource) -> VectorSource:
+        """Refuse vectors of other dimensions; return those of the same."""
         if rows.dim != self.dim:
             raise DataError(
                 f"{rows.name} has {rows.dim} dimensions, the model in {self.folder} was learned from {self.dim}; "
@@ -104,7 +105,7 @@ def open_model(folder: Path | str, device: str = "cpu") -> Model | CodesOnlyMode
 
 
 def save_codes_only_model(
-    folder: Path, additive: AdditiveQuantizer, *, metric: Metric, candidates: int, training: dict[str, Any]
+    folder: Path, additive: AdditiveQuantizer, *, metric: CodesMetric, candidates: int, training: dict[str, Any]
 ) -> CodesOnlyModel:
     """Save a model. model.json is deleted first and written last: without it there is no model."""
     temporary, books = folder / ".new", additive.to_codebooks()

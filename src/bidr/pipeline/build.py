@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.data.dataset import Corpus, Dataset, Titles, check_corpus
 from bidr.data.types import Document
-from bidr.data.vector_ids import open_id_source
-from bidr.data.vector_source import VectorSource, check_dims, open_vectors
+from bidr.data.vector_ids import IdSource as RowIdSource
+from bidr.data.vector_source import Metric, VectorSource, check_dims, is_table
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder, fingerprint_array, open_work_folder, release_pages
@@ -21,12 +21,13 @@ from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import write_codebooks
 from bidr.index.live.drift import ERRORS_SAMPLED
-from bidr.index.storage.manifest import ErrorStats, ModelReference
+from bidr.index.storage.manifest import L2_METRIC, METRIC, ErrorStats, ModelReference
 from bidr.index.vectors import StorageKind
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.corpus_encoding import encode_corpus
 from bidr.models.corpus_tokens import tokenize_corpus
 from bidr.models.saved_model import Model
+from bidr.pipeline.vector_input import VectorInput, open_vector_input
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
@@ -39,7 +40,8 @@ from bidr.utils.progress import say
 if TYPE_CHECKING:
     from bidr.pipeline.index_encoder import IndexEncoder
 
-Vectors = Path | str | npt.NDArray[Any]
+Vectors = Any
+"""An array, .npy files, or a table with a column of vectors."""
 IdSource = Path | str | Sequence[str]
 
 
@@ -121,7 +123,7 @@ def build(
     with watch_memory(budget), open_work_folder(out) as work:
         codes, vectors = _encode_corpus(data, model, work.folder, tokens or work.folder / "tokens")
         options["model"] = _make_stamp(model)
-        named = collect_ids(None, data, len(codes), out)
+        named = collect_ids(None, data)
         _write_index(work, out, vectors, codebooks=model.codebooks, codes=codes, **named, **options)
     return out
 
@@ -139,10 +141,12 @@ def _encode_corpus(data: Dataset, model: Model, folder: Path, tokens: Path) -> t
 
 def build_vectors(
     vectors: Vectors,
-    model: CodesOnlyModel | Path | str | None,
-    out: Path | str,
+    model: CodesOnlyModel | Path | str | None = None,
+    out: Path | str | None = None,
     *,
     ids: IdSource | None = None,
+    metadata: Any = None,
+    metric: Metric | None = None,
     data: Dataset | None = None,
     engine: str = "auto",
     stored: StorageKind = "fp16",
@@ -155,8 +159,14 @@ def build_vectors(
     """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
     Args:
+        vectors: an array, .npy files (a path, folder or pattern), or a table with a column of vectors: a data frame, an
+            Arrow table, or a file that `load` reads. Its other columns are the ids, texts and attributes.
         model: a model of `train_vectors`; None: OPQ codes are fitted as `plain` says.
+        out: the index folder.
         ids: one for each row; by default row numbers.
+        metadata: a data frame, a dict of columns or another table of attributes (and ids and texts), in row order.
+        metric: similarity of the vectors, without a model: "cosine" (the default; they are normalized), "ip" (inner
+            product) or "l2" (Euclidean; scores are negative squared distances).
         data: a dataset whose corpus has the ids and texts of the documents in row order.
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka), encode all of them; None: all.
@@ -166,46 +176,62 @@ def build_vectors(
         encoder: the encoder that made the vectors, to search and add texts (see `build`; with other prompts than its
             own: see `open_index_encoder`). Some texts of `data` are encoded again to check it.
     """
-    if lexical and data is None:
+    if lexical and data is None and metadata is None and not is_table(vectors):
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     if model is not None and plain is not None:
         raise ConfigError("plain: given with a model, expected one of them: its codes are learned; leave plain out")
+    if metric is not None and (model is not None or plain is not None):
+        raise ConfigError("metric: given with a model or plain, which have one of their own; leave metric out")
+    if out is None:
+        raise ConfigError("out: not given, expected a folder for the index: build_vectors(vectors, out='INDEX')")
     options: dict[str, Any] = {"engine": engine, "stored": stored, "lexical": "prepend" if lexical else None}
     options["dims"] = dims
-    if encoder is not None:
-        from bidr.pipeline.index_encoder import check_corpus_encoder
-
-        metric = (plain or PlainCodes()).metric if model is None else _open_codes_only_model(model).metric
-        options["encoder"] = check_corpus_encoder(encoder, open_vectors(vectors, "vectors", metric), data).reference
+    out = Path(out)
     if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
-    model = _open_codes_only_model(model)
-    rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
+        plain = plain or PlainCodes(metric=metric or "cosine")
+        if plain.metric not in get_args(Metric):
+            raise ConfigError(f"metric: given {plain.metric!r}, expected one of {', '.join(get_args(Metric))}")
+        vector_input = open_vector_input(vectors, ids, metadata, data, plain.metric, out)
+        options |= _check_encoder(encoder, vector_input)
+        return _build_plain(vector_input, out, plain, ram_budget, options)
+    model = model if isinstance(model, CodesOnlyModel) else _open_codes_only_model(model)
+    vector_input = open_vector_input(vectors, ids, metadata, data, model.metric, out)
+    rows, names, data = vector_input
+    model.check_source(rows)
+    options |= _check_encoder(encoder, vector_input)
+    books, bits = model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
-    shape, named = get_shape(*rows.shape, books, bits, engine, stored), collect_ids(ids, data, len(rows), Path(out))
+    shape, named = get_shape(*rows.shape, books, bits, engine, stored), collect_ids(names, data)
     peaks = estimate_build_peaks(
         shape, fits_codebooks=False, has_ids=bool(named), has_postings=lexical, has_attributes=has_attributes(data)
     )
     budget = check_budget(ram_budget, peaks)
     options |= {"model": _make_stamp(model), "unit": model.metric == "cosine"}
-    with watch_memory(budget), open_work_folder(Path(out)) as work:
+    with watch_memory(budget), open_work_folder(out) as work:
         codes = _encode_rows(work, rows, model.fingerprint, books, partial(model.additive.encode_blocks, rows))
         options["code_error"] = _measure_code_error(dims, model.additive, rows, codes)
         _write_index(work, out, rows, codebooks=model.codebooks, codes=codes, **named, **options)
     report_zero_rows(rows)
-    return Path(out)
+    return out
+
+
+def _check_encoder(encoder: "IndexEncoder | Path | str | None", vector_input: VectorInput) -> dict[str, Any]:
+    """Return the encoder of the vectors as an argument of `build_index`; ModelError if it did not make them."""
+    if encoder is None:
+        return {}
+    from bidr.pipeline.index_encoder import check_corpus_encoder
+
+    return {"encoder": check_corpus_encoder(encoder, vector_input.rows, vector_input.data).reference}
 
 
 def _build_plain(
-    vectors: Vectors,
-    out: Path | str,
+    vector_input: VectorInput,
+    out: Path,
     plain: PlainCodes,
-    ids: IdSource | None,
-    data: Dataset | None,
     ram_budget: int | str | None,
     options: dict[str, Any],
 ) -> Path:
-    rows = open_vectors(vectors, "vectors", plain.metric)
+    rows, names, data = vector_input
     if len(rows) < plain.codewords:
         raise make_too_few_error(len(rows), plain.codewords)
     rows.refuse_all_zeros()
@@ -213,14 +239,14 @@ def _build_plain(
     shape = get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
-    named = collect_ids(ids, data, len(rows), Path(out))
+    named = collect_ids(names, data)
     lexical = bool(options["lexical"])
     peaks = estimate_build_peaks(shape, has_ids=bool(named), has_postings=lexical, has_attributes=has_attributes(data))
     budget = check_budget(ram_budget, peaks)
-    with watch_memory(budget), open_work_folder(Path(out)) as work:
+    with watch_memory(budget), open_work_folder(out) as work:
         fit_and_write(work, out, rows, lambda: plain.fit(rows), plain._asdict(), {**options, **named})
     report_zero_rows(rows)
-    return Path(out)
+    return out
 
 
 def fit_and_write(
@@ -239,7 +265,7 @@ def fit_and_write(
     release_pages(rows)
     codebooks = Codebooks.load(work.folder / name)
     codes = _encode_rows(work, rows, fitted[name].xxh3, codebooks.books, partial(encode_blocks, codebooks, rows))
-    options |= {"unit": rows.metric == "cosine"}
+    options |= {"unit": rows.metric == "cosine", "metric": L2_METRIC if rows.metric == "l2" else METRIC}
     options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
     _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
 
@@ -277,13 +303,12 @@ class _ReportingCorpus:
         self.corpus.report_dropped_fields()
 
 
-def collect_ids(ids: IdSource | None, data: Dataset | None, count: int, out: Path) -> dict[str, Any]:
+def collect_ids(names: RowIdSource | None, data: Dataset | None) -> dict[str, Any]:
     """Return the ids or documents as arguments of `build_index`, with their fingerprint."""
     if data is not None:
         return {"documents": _ReportingCorpus(data.corpus), "documents_stamp": data.corpus.fingerprint()}
-    if ids is None:
+    if names is None:
         return {}
-    names = open_id_source(ids, count, "documents", out)
     return {"ids": names, "documents_stamp": names.fingerprint}
 
 

@@ -88,7 +88,7 @@ def build_encoded(
     lexical, attributes = bool(options["lexical"]), has_attributes(data)
     peaks = estimate_build_peaks(shape, has_ids=True, has_postings=lexical, has_attributes=attributes)
     plan = _plan_memory(opened, peaks, count, ram_budget, learn=settings.learn)
-    named = collect_ids(None, data, count, out)
+    named = collect_ids(None, data)
     with watch_memory(plan.budget), open_work_folder(out) as work:
         with time_step("encode"):
             vectors = _encode(data, opened, work, tokens, plan.batching)

@@ -8,7 +8,7 @@ from typing import Any, Self, Unpack
 import numpy.typing as npt
 
 from bidr.data.types import Document
-from bidr.data.vector_source import open_vectors
+from bidr.data.vector_source import open_query_vectors
 from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.lexical_search import has_lexical_index
@@ -20,7 +20,7 @@ from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.pipeline.index_encoder import add_text_encoder, attach_encoder
-from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
+from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer, make_query_vectors
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
 from bidr.utils.array_types import Floats
 from bidr.utils.deprecation import DeprecatedAlias
@@ -80,11 +80,11 @@ class OpenIndex(Searcher):
         return encode
 
     def query_vectors(self, vectors: Path | npt.ArrayLike) -> QueryVectors:
-        """Prepare query vectors for the codes and for the vectors."""
+        """Prepare query vectors for the codes and for the vectors; a single one may have one dimension."""
         if isinstance(self.model, CodesOnlyModel):
             return QueryVectors(*self.model.queries(vectors))
-        rows = open_vectors(vectors, "query vectors", "cosine" if self.reader.manifest.unit else "ip")[:]
-        return QueryVectors(rows, rows)
+        view = self.reader.latest()
+        return make_query_vectors(view, open_query_vectors(vectors, "query vectors", view.manifest.similarity)[:])
 
     def __enter__(self) -> Self:
         return self

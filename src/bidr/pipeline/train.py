@@ -2,12 +2,12 @@
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 from bidr.data.dataset import Dataset
 from bidr.data.readers.trec import Qrels
 from bidr.data.vector_ids import label_rows, read_ids, read_judgments
-from bidr.data.vector_source import Metric, open_vectors
+from bidr.data.vector_source import CodesMetric, open_vectors
 from bidr.errors import ConfigError
 from bidr.models.codes_only_model import CodesOnlyModel
 from bidr.models.saved_model import Model
@@ -49,7 +49,7 @@ def train_vectors(
     out: Path | str,
     config: TrainConfig | None = None,
     *,
-    metric: Metric = "cosine",
+    metric: CodesMetric = "cosine",
     qrels: Path | str | Qrels | None = None,
     ids: IdSource | None = None,
     query_ids: IdSource | None = None,
@@ -67,6 +67,11 @@ def train_vectors(
     pick_device(chosen.device)
     refuse_text_settings(get_changed_settings(chosen), chosen.device)
     _check_named(query_vectors, qrels, {"ids": ids, "query_ids": query_ids})
+    if metric not in get_args(CodesMetric):
+        raise ConfigError(
+            f"metric: given {metric!r}, expected {' or '.join(get_args(CodesMetric))}: codes are learned for inner "
+            "products; for l2 build without a model, with PlainCodes(metric='l2')"
+        )
     documents = open_vectors(vectors, "vectors", metric)
     questions = None if query_vectors is None else open_vectors(query_vectors, "query vectors", metric)
     labels = None

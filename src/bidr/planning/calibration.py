@@ -122,7 +122,7 @@ def calibrate_in_process(config: CalibrationConfig) -> dict[int, Rates]:
         ]
         shared = _measure_writing(config, next(iter(fixtures.values())), source)
         shared["finding"] = _measure_page_fault(Path(name) / "pages", source.dim)
-        shared["row_bytes"] = float(source.array.strides[0])
+        shared["row_bytes"] = float(source.dim * source.array.dtype.itemsize)
         names = passes[0][config.bits[0]]
         means = {bits: {name: fmean(rates[bits][name] for rates in passes) for name in names} for bits in fixtures}
         return {bits: Rates(**fixture.rates, **means[bits], **shared) for bits, fixture in fixtures.items()}

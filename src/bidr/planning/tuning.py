@@ -192,7 +192,7 @@ def tune_on_index(folder: Path, vectors: Path, recall: float, k: int) -> TuningR
             raise DataError(f"{folder}: {view.count:,} documents, expected {k} or more; choose a smaller --k")
         positions = view.places()
         stored: Any = _IndexVectors(view, positions)
-        exact = search_vectors(view.manifest.truncate(queries.vectors), stored, k).rows
+        exact = search_vectors(stored.convert_queries(view.manifest.truncate(queries.vectors)), stored, k).rows
         truth = GroundTruth(queries, view.rows_of(positions[exact]))
         count = len(positions)
         settings = list(_measure_settings(searcher, truth, recall, k, Extrapolation(count, count)))
@@ -200,7 +200,10 @@ def tune_on_index(folder: Path, vectors: Path, recall: float, k: int) -> TuningR
 
 
 class _IndexVectors:
-    """Vectors of an index as a sliceable array for `search_vectors`."""
+    """Vectors of an index as a sliceable array for `search_vectors`, which compares inner products.
+
+    For L2 they have one more component, minus half of the squared norm, and queries 1.
+    """
 
     def __init__(self, view: IndexReader | LiveView, positions: Rows) -> None:
         self.view, self.positions = view, positions
@@ -209,7 +212,16 @@ class _IndexVectors:
         return len(self.positions)
 
     def __getitem__(self, part: slice) -> Floats:
-        return self.view.vectors.read(self.positions[part])
+        rows = self.view.vectors.read(self.positions[part])
+        if self.view.manifest.similarity != "l2":
+            return rows
+        return np.concatenate([rows, -np.square(rows).sum(axis=1, keepdims=True) / 2], axis=1)
+
+    def convert_queries(self, queries: Floats) -> Floats:
+        """Return queries whose inner products with the vectors rank as the index does."""
+        if self.view.manifest.similarity != "l2":
+            return queries
+        return np.pad(queries, ((0, 0), (0, 1)), constant_values=1)
 
 
 def _measure_settings(

@@ -58,8 +58,22 @@ class Codebooks(NamedTuple):
     def bytes_per_doc(self) -> int:
         return self.books * self.bits // 8
 
+    @property
+    def are_of_distances(self) -> bool:
+        """Whether inner products rank by Euclidean distance (see `distance_codes`)."""
+        if self.choosing is None or self.document is not None:
+            return False
+        added = self.rotation[self.centroids.shape[2] - 1 :: self.centroids.shape[2]]
+        return not self.choosing[:, :, -1].any() and not added[:, :-1].any() and bool((added[:, -1] > 0).all())
+
     def rotate(self, vectors: Floats) -> Floats:
-        return matmul_transposed(vectors, self.rotation)
+        """Rotate vectors. Documents of distance codebooks lack the last component, which is 0."""
+        return matmul_transposed(vectors, self._select_rotation(vectors))
+
+    def _select_rotation(self, vectors: Floats) -> Floats:
+        if vectors.shape[1] == self.dim - 1 and self.are_of_distances:
+            return np.ascontiguousarray(self.rotation[:, :-1])
+        return self.rotation
 
     def encode(self, vectors: Floats) -> Codes:
         """Find the nearest codeword (Euclidean) of every book: (n, M) uint8."""
@@ -67,7 +81,7 @@ class Codebooks(NamedTuple):
             from bidr.quantization.additive_quantizer import to_additive
 
             return to_additive(self).encode(vectors)
-        rotation = ColumnPanels(self.rotation)
+        rotation = ColumnPanels(self._select_rotation(vectors))
         searcher = CentroidSearcher(self.centroids if self.choosing is None else self.choosing)
         codes = np.empty((len(vectors), self.books), dtype=np.uint8)
         for start in range(0, len(vectors), ENCODE_ROWS):

@@ -8,6 +8,7 @@ import numpy as np
 from bidr.data.vector_source import Metric, VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
+from bidr.quantization.distance_codes import make_distance_codebooks
 from bidr.quantization.pq_training import FIT_ROWS, ITERATIONS, fit_pq
 from bidr.utils.array_types import Codes
 from bidr.utils.deprecation import DeprecatedAlias
@@ -21,7 +22,7 @@ MAX_MAGNITUDE = 1e15
 class PlainCodes(NamedTuple):
     """OPQ settings.
 
-    bytes_per_doc: None: 32, or the largest valid size below.
+    bytes_per_doc: None: 32, or the largest size from 16 on that divides the dimensions.
     codewords:     16 per book scan faster, 256 are more accurate at the same size.
     """
 
@@ -31,30 +32,33 @@ class PlainCodes(NamedTuple):
     seed: int = 0
 
     def list_sizes(self, dim: int) -> list[int]:
-        """List the valid code sizes in bytes: the number of codebooks must divide `dim`."""
+        """List the code sizes in bytes whose number of codebooks divides `dim`."""
         return [size for size in range(1, dim // self._books_per_byte + 1) if dim % (self._books_per_byte * size) == 0]
+
+    def get_max_size(self, dim: int) -> int:
+        """Return the largest code size in bytes: one codebook a dimension."""
+        return max(dim // self._books_per_byte, 1)
+
+    def choose_size(self, dim: int, size: int) -> int:
+        """Return the largest size up to `size` that divides `dim`; where that is below half of it, `size` itself.
+
+        Vectors are then padded with zeros, which the rotation of OPQ spreads over the codebooks.
+        """
+        size = min(size, self.get_max_size(dim))
+        even = max((valid for valid in self.list_sizes(dim) if valid <= size), default=0)
+        return even if 2 * even >= size else size
 
     def count_books(self, dim: int) -> int:
         """Return the number of codebooks; ConfigError for settings that are invalid for `dim`."""
-        per_byte, sizes, size = self._books_per_byte, self.list_sizes(dim), self.bytes_per_doc
-        if size is None and not sizes:
+        size = self.choose_size(dim, DEFAULT_BYTES) if self.bytes_per_doc is None else self.bytes_per_doc
+        if not 1 <= size <= self.get_max_size(dim):
             raise ConfigError(
-                f"codewords: 16 take an even number of codebooks, which cannot divide the {dim} dimensions of the "
-                "vectors; take 256 codewords (--codewords 256)"
+                f"bytes_per_doc: given {size}, expected 1 to {self.get_max_size(dim)}: a codebook of {self.codewords} "
+                f"codewords for each of the {dim} dimensions at most"
             )
-        if size is None:
-            size = max(valid for valid in sizes if valid <= DEFAULT_BYTES)
-        if size < 1:
-            raise ConfigError(f"bytes_per_doc: given {size}, expected 1 or more")
-        if size not in sizes:
-            nearest = sorted(sorted(sizes, key=lambda valid: abs(valid - size))[:3])
-            choose = f"choose {' or '.join(map(str, nearest))}" if nearest else "take 256 codewords"
-            raise ConfigError(
-                f"bytes_per_doc: given {size}, that is {per_byte * size} codebooks of {self.codewords} codewords, "
-                f"expected a number of codebooks that divides the {dim} dimensions; {choose}"
-            )
-        check_shape(dim, per_byte * size, self.codewords)
-        return per_byte * size
+        books = self._books_per_byte * size
+        check_shape(get_padded_dim(dim, books), books, self.codewords)
+        return books
 
     @property
     def _books_per_byte(self) -> int:
@@ -71,12 +75,21 @@ class PlainCodes(NamedTuple):
                 f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
                 "scale or normalize the vectors"
             )
+        padded = np.pad(sample, ((0, 0), (0, get_padded_dim(rows.dim, books) - rows.dim)))
         with show_progress("fit codebooks", 2 * ITERATIONS, "iterations") as advance:
-            return fit_pq(sample, books, self.codewords, seed=self.seed, advance=advance)
+            codebooks = fit_pq(padded, books, self.codewords, seed=self.seed, advance=advance)
+        # The columns of the padding multiply zeros.
+        codebooks = codebooks._replace(rotation=np.ascontiguousarray(codebooks.rotation[:, : rows.dim]))
+        return make_distance_codebooks(codebooks) if self.metric == "l2" else codebooks
 
 
 PlainCodes.sizes = DeprecatedAlias("PlainCodes.sizes", "list_sizes")  # type: ignore[attr-defined]
 PlainCodes.books = DeprecatedAlias("PlainCodes.books", "count_books")  # type: ignore[attr-defined]
+
+
+def get_padded_dim(dim: int, books: int) -> int:
+    """Return the dimensions that the codebooks divide: `dim`, or the next multiple of their number."""
+    return -(-dim // books) * books
 
 
 def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> Iterator[Codes]:
@@ -87,21 +100,16 @@ def encode_blocks(codebooks: Codebooks, rows: VectorSource, first: int = 0) -> I
 
 def list_bits(dim: int, size: int) -> list[int]:
     """List the bits per codeword (8, 4) that allow codes of `size` bytes; ConfigError when none does."""
-    if size < 1:
-        raise ConfigError(f"bytes_per_doc: given {size}, expected 1 or more")
-    sizes = {8: PlainCodes(codewords=256).list_sizes(dim), 4: PlainCodes(codewords=16).list_sizes(dim)}
-    bits = [bits for bits, valid in sizes.items() if size in valid]
-    if not bits:
-        nearest = sorted({*sizes[8], *sizes[4]}, key=lambda valid: abs(valid - size))
+    limits = {bits: PlainCodes(codewords=words).get_max_size(dim) for bits, words in ((8, 256), (4, 16))}  # type: ignore[arg-type]
+    if not 1 <= size <= limits[8]:
         raise ConfigError(
-            f"bytes_per_doc: given {size}, expected a number of codebooks (one a byte, or two of 4 bits) that divides "
-            f"the {dim} dimensions; choose {' or '.join(map(str, sorted(nearest[:3])))}"
+            f"bytes_per_doc: given {size}, expected 1 to {limits[8]}: at most a codebook for each of {dim} dimensions"
         )
-    return bits
+    return [bits for bits, limit in limits.items() if size <= limit]
 
 
 def choose_planned_bytes(dim: int) -> int:
-    """Return the code size of plans: 16 bytes, or the largest valid size below."""
+    """Return the code size of plans: 16 bytes, or fewer for few dimensions."""
     if dim < 1:
         raise ConfigError(f"dim: given {dim}, expected 1 or more")
-    return max(size for size in PlainCodes(codewords=256).list_sizes(dim) if size <= PLANNED_BYTES)
+    return PlainCodes(codewords=256).choose_size(dim, PLANNED_BYTES)

@@ -16,9 +16,11 @@ from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
+from bidr.quantization.distance_codes import add_query_component
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
+from bidr.utils.notebook import render_table
 
 CANDIDATES = 200
 INTEGER_TYPES = (int, np.integer)
@@ -72,6 +74,30 @@ class Searcher:
         self.lexical, self.lexical_weight = lexical, lexical_weight
         self.reader, self.encoder, self.candidates, self.fuse = reader, encoder, candidates, fuse
         self._best = rank_scores
+
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self.reader.latest().count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({format_index(self.reader.folder, self.reader.latest())})"
+
+    def _repr_html_(self) -> str:
+        """Return what the index holds as a table, for notebooks."""
+        view = self.reader.latest()
+        manifest = view.manifest
+        rows = [
+            ("documents", f"{view.count:,}"),
+            ("vectors", f"{manifest.stored_dim} dimensions, ranked by {manifest.similarity}"),
+            ("codes", f"{(manifest.books * (manifest.words.bit_length() - 1) + 7) // 8} bytes a document"),
+            ("engine", manifest.engine),
+            ("candidates", self.candidates),
+            ("queries", "vectors" if self.encoder is None else "texts or vectors"),
+        ]
+        return render_table(str(self.reader.folder), ("index", ""), rows)
 
     @overload
     def search(
@@ -240,6 +266,19 @@ class _StepClock:
 
     def to_timings(self) -> Timings:
         return Timings(*(1000 * seconds for seconds in self.seconds.values()))
+
+
+def format_index(folder: Any, view: Any) -> str:
+    """Format folder, size and similarity of an index in one line."""
+    manifest = view.manifest
+    return f"{str(folder)!r}, {view.count:,} documents, {manifest.dim} dimensions, {manifest.similarity}"
+
+
+def make_query_vectors(view: Any, vectors: Floats) -> QueryVectors:
+    """Return the query vectors for the codes and for the vectors of an index without a model."""
+    if view.manifest.similarity == "l2":
+        return QueryVectors(add_query_component(view.codebooks, vectors), vectors)
+    return QueryVectors(vectors, vectors)
 
 
 def _validate_queries(queries: QueryVectors, manifest: Manifest) -> QueryVectors:

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from bidr.data.types import Document
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
+from bidr.utils.notebook import format_attributes, render_table, truncate_text
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveView
     from bidr.index.reader import IndexReader
 
 Texts = list[str] | tuple[str, ...]
+SHOWN_HITS = 20
 STEPS = ("encode", "candidates", "reads", "ranking")
 
 
@@ -72,6 +74,31 @@ class SearchResult(list[SearchHit]):
     def __init__(self, hits: Sequence[SearchHit], timings: Timings) -> None:
         super().__init__(hits)
         self.timings = timings
+
+    def __repr__(self) -> str:
+        lines = [f"{len(self):,} {'hit' if len(self) == 1 else 'hits'} in {self.timings.total:.1f} ms"]
+        lines += [
+            f"{hit.rank:>4}  {hit.score:9.4f}  {truncate_text(hit.id, 40)}{_format_text(hit.document)}"
+            for hit in self[:SHOWN_HITS]
+        ]
+        lines += [f"  and {len(self) - SHOWN_HITS:,} more"] if len(self) > SHOWN_HITS else []
+        return "\n".join(lines)
+
+    def _repr_html_(self) -> str:
+        """Return the hits as a table, for notebooks."""
+        rows = []
+        for hit in self[:SHOWN_HITS]:
+            document = hit.document or Document(hit.id, "", "")
+            attributes = format_attributes(document.attributes)
+            rows.append((hit.rank, f"{hit.score:.4f}", hit.id, document.title, document.text, attributes))
+        more = f", the first {SHOWN_HITS}" if len(self) > SHOWN_HITS else ""
+        caption = f"{len(self):,} {'hit' if len(self) == 1 else 'hits'} in {self.timings.total:.1f} ms{more}"
+        return render_table(caption, ("rank", "score", "id", "title", "text", "attributes"), rows)
+
+
+def _format_text(document: Document | None) -> str:
+    text = "" if document is None else ": ".join(part for part in (document.title, document.text) if part)
+    return f"  {truncate_text(text, 80)}" if text else ""
 
 
 class RankedBatch(NamedTuple):

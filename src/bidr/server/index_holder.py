@@ -23,7 +23,7 @@ from bidr.index.reader import check_model
 from bidr.index.storage import checksum_kernels
 from bidr.index.storage.manifest import read_current
 from bidr.search.evaluation import load_recall_curve
-from bidr.search.searcher import CANDIDATES, Searcher
+from bidr.search.searcher import CANDIDATES, Searcher, make_query_vectors
 from bidr.search.types import QueryVectors
 from bidr.server.document_lookup import DocumentLookup
 from bidr.server.page_hints import choose_examples, list_attributes, sample_documents
@@ -106,8 +106,7 @@ class IndexSnapshot:
         convert = getattr(self.model, "queries", None)
         if convert is not None:
             return QueryVectors(*convert(vectors))
-        vectors = normalize_l2(vectors) if self.view.manifest.unit else vectors
-        return QueryVectors(vectors, vectors)
+        return make_query_vectors(self.view, normalize_l2(vectors) if self.view.manifest.unit else vectors)
 
 
 EncoderFactory = Callable[["Model | CodesOnlyModel"], "EncodingService | None"]

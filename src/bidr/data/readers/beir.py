@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bidr.data.line_reader import find_file, format_file_variants, strip_compression_suffix
+from bidr.data.record_source import make_attributes
 from bidr.data.sources import (
     DroppedFieldCounter,
     Source,
@@ -25,6 +26,7 @@ from bidr.errors import DataError
 from bidr.utils.files import storage_errors
 
 EXPECTED_FILES = f"{format_file_variants('corpus.jsonl')} (BEIR)"
+_FIELDS = {"_id", "title", "text", "metadata"}
 _HEADER = ["query-id", "corpus-id", "score"]
 _HEADER_SCORES = ("score", "relevance", "label", "rel")
 
@@ -50,8 +52,8 @@ def _find_qrels(folder: Path) -> Iterator[tuple[str, Table[Qrel]]]:
 def read_documents(path: Path, dropped: DroppedFieldCounter | None = None) -> Iterator[tuple[int, Document]]:
     """Yield the documents of a corpus.jsonl; `title` may be absent or null, `_id` and `text` may not.
 
-    Flat values of `metadata` (strings, numbers, booleans, lists of strings) become attributes. `dropped` counts other
-    values that are not empty, and titles and texts with half of a surrogate pair.
+    Flat values of `metadata` (strings, numbers, booleans, lists of strings) and of other fields become attributes.
+    `dropped` counts other values that are not empty, and titles and texts with half of a surrogate pair.
     """
     dropped = dropped or DroppedFieldCounter()
     for number, value in read_json_objects(path):
@@ -59,12 +61,20 @@ def read_documents(path: Path, dropped: DroppedFieldCounter | None = None) -> It
         title = "" if value.get("title") is None else dropped.repair(_get_string(value, "title", place), place, "title")
         text = dropped.repair(_get_string(value, "text", place), place, "text")
         metadata = value.get("metadata")
-        attributes = _select_attributes(metadata, place)
-        if metadata and len(attributes or {}) < len(metadata):
+        attributes = selected = _select_attributes(metadata, place)
+        others = value.keys() - _FIELDS
+        if others:
+            cells = {field: item for field, item in value.items() if field in others}
+            attributes = {**make_attributes(cells, partial(_format_place, path, number), dropped), **(attributes or {})}
+        if metadata and len(selected or {}) < len(metadata):
             for name, item in metadata.items():
                 if not (_is_flat(item) and is_unicode(name)) and item not in (None, [], {}):
                     dropped.count_dropped(place, name)
-        yield number, Document(_get_id(value, place), title, text, attributes)
+        yield number, Document(_get_id(value, place), title, text, attributes or None)
+
+
+def _format_place(path: Path, number: int) -> str:
+    return f"{path} line {number}"
 
 
 def read_queries(path: Path) -> Iterator[tuple[int, Query]]:

@@ -40,7 +40,7 @@ from bidr.index.engines.engine_files import (
 from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.postings_files import LexicalIndexWriter
 from bidr.index.storage.commit import BeginGeneration, lock_and_begin_generation
-from bidr.index.storage.manifest import EncoderReference, ErrorStats, Manifest, ModelReference, hash_bytes
+from bidr.index.storage.manifest import METRIC, EncoderReference, ErrorStats, Manifest, ModelReference, hash_bytes
 from bidr.index.vectors import WRITE_ROWS, StorageKind, VectorWriter
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
@@ -67,6 +67,7 @@ def build_index(
     begin: BeginGeneration = lock_and_begin_generation,
     stored: StorageKind = "fp16",
     unit: bool = False,
+    metric: str = METRIC,
     dims: int | None = None,
     full_dim: int | None = None,
     code_error: ErrorStats | None = None,
@@ -92,6 +93,7 @@ def build_index(
         begin: opens the generation; a live index opens segments instead.
         stored: "fp16", or "int8" with a scale per row, which takes half the space.
         unit: whether the vectors are L2-normalized; queries and additions then are too.
+        metric: of the scores, inner product or L2; codebooks of distances are needed for L2.
         dims: store and rank by this many leading dimensions, normalized again if `unit`; None: all.
         full_dim: dimensions of queries and additions, if the given vectors are truncated already.
         code_error: quantization error with respect to the full vectors, for additions to an index of truncated ones.
@@ -115,7 +117,7 @@ def build_index(
         work.remove_intermediate()
         generation.adopt(work.folder, build.files)
         dim_fields = {"dims": dims} if full_dim is None else {"dims": vectors.shape[1], "dim": full_dim}
-        fields = {**dim_fields, "unit": unit, "code_error": code_error, "model": model}
+        fields = {**dim_fields, "unit": unit, "metric": metric, "code_error": code_error, "model": model}
         fields |= {"encoder": encoder, "ef_construction": ef_construction, "auto": engine == "auto"}
         return generation.commit(partial(build.make_manifest, fields))
 

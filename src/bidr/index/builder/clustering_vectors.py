@@ -71,7 +71,7 @@ class DecodedCodes(VectorInput):
 def decode_to_query_space(codebooks: Codebooks, codes: Codes) -> Floats:
     """Decode codes to vectors (n, dim) whose inner product with a query is the score of the codes."""
     books, _, width = codebooks.centroids.shape
-    if len(codebooks.rotation) <= codebooks.dim:
+    if len(codebooks.rotation) < 2 * codebooks.dim:  # one slice of the query a book, padded at most
         return matmul_transposed(codebooks.decode(codes), codebooks.rotation.T)
     # Additive codes: each book spans all dimensions; concatenating the books would take that many times the memory.
     rotations = codebooks.rotation.reshape(books, width, -1)
@@ -89,9 +89,9 @@ def choose_cluster_input(codebooks: Codebooks, codes: Codes, vectors: Any) -> Ve
 def is_same_space(codebooks: Codebooks, codes: Codes, vectors: Any) -> bool:
     """Return whether codes encode these vectors, and inner products with both approximate the same score."""
     rotation = codebooks.rotation
-    if codebooks.document is not None or codebooks.choosing is not None or rotation.shape[0] != rotation.shape[1]:
+    if codebooks.document is not None or codebooks.choosing is not None or rotation.shape[0] < rotation.shape[1]:
         return False
-    if vectors.shape[1] != codebooks.dim or not np.allclose(rotation @ rotation.T, np.eye(len(rotation)), atol=1e-3):
+    if vectors.shape[1] != codebooks.dim or not np.allclose(rotation.T @ rotation, np.eye(codebooks.dim), atol=1e-3):
         return False
     rows = np.unique(np.linspace(0, len(codes) - 1, SAMPLE_ROWS).astype(np.int64))
     encoded = codebooks.encode(np.asarray(vectors[rows], dtype=np.float32))

@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from bidr.data.vector_source import VectorSource, advise_dontneed
+from bidr.data.vector_source import StackedArrays, VectorSource, advise_dontneed
 from bidr.errors import IndexFolderError
 from bidr.index.engines.engine_files import open_array
 from bidr.index.storage.checksums import (
@@ -46,6 +46,7 @@ WORK_FOLDER = ".work"
 MARK = ".mark.json"
 # Increased when a step writes different files, so that those of another version are not resumed.
 FORMAT = 3
+FINGERPRINT_ROWS = 16_384
 # Names under which the time of steps is reported, if other than the name of the step.
 TIMER_NAMES = {
     "codebooks.safetensors": "codebooks",
@@ -294,7 +295,13 @@ def fingerprint_array(array: Any) -> str:
         return str(stamp)
     values = array.array if isinstance(array, VectorSource) else array
     text = f"{values.shape} {values.dtype} {source.metric if source else ''}"
-    if isinstance(values, np.memmap) and values.filename is not None:
+    if isinstance(values, StackedArrays):
+        text += " ".join(fingerprint_array(part) for part in values.arrays)
+    elif isinstance(values, np.memmap) and values.filename is None:  # an anonymous file, not mapped all at once
+        for start in range(0, len(values), FINGERPRINT_ROWS):
+            text = hash_bytes(text.encode() + values[start : start + FINGERPRINT_ROWS].tobytes())
+            advise_dontneed(values)
+    elif isinstance(values, np.memmap) and values.filename:
         status = os.stat(values.filename)
         sample = values[np.unique(np.linspace(0, len(values) - 1, 1_024).astype(np.int64))]
         text += f" {status.st_size} {status.st_mtime_ns} {hash_bytes(np.ascontiguousarray(sample).tobytes())}"

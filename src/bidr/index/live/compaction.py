@@ -273,8 +273,8 @@ def _get_build_options(view: LiveView) -> dict[str, Any]:
     titles = first.words.titles if first.words else None
     manifest = first.manifest
     truncation = {} if manifest.dims is None else {"full_dim": manifest.dim, "code_error": manifest.code_error}
-    options = {"stored": first.vectors.kind, "unit": manifest.unit, "encoder": manifest.encoder}
-    return {**options, "lexical": titles, **truncation}
+    options = {"stored": first.vectors.kind, "unit": manifest.unit, "metric": manifest.metric}
+    return {**options, "encoder": manifest.encoder, "lexical": titles, **truncation}
 
 
 def make_entry(path: Path, count: int) -> SegmentEntry:

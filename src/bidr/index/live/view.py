@@ -274,7 +274,7 @@ class LiveVectors:
         ]
 
     def score(self, rows: Rows, query: Floats, fetched: list[FetchedRows] | None = None) -> Floats:
-        """Compute inner products of rows with a query (see `VectorFile.score`)."""
+        """Compute the scores of rows with a query (see `VectorFile.score`)."""
         blocks = iter(self.fetch(rows) if fetched is None else fetched)
         if self.view.single_segment is not None:
             return self.view.single_segment.reader.vectors.score(rows, query, next(blocks))
@@ -283,7 +283,9 @@ class LiveVectors:
             if segment is not None:
                 scores[indices] = segment.reader.vectors.score(local_rows, query, next(blocks))
             else:
-                scores[indices] = score_fp16(self.view.memtable.vectors[local_rows], query)
+                scores[indices] = score_fp16(
+                    self.view.memtable.vectors[local_rows], query, by_distance=self.view.manifest.similarity == "l2"
+                )
         return scores
 
     def read(self, rows: Rows) -> Floats:

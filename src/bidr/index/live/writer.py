@@ -88,6 +88,16 @@ class LiveWriter:
             self._writer_lock.close()
             raise
 
+    def __len__(self) -> int:
+        """Return the number of documents."""
+        return self._view.count
+
+    def __bool__(self) -> bool:
+        return True
+
+    def __repr__(self) -> str:
+        return f"LiveWriter({str(self.folder)!r}, {self._view.count:,} documents)"
+
     @property
     def view(self) -> LiveView:
         """The current state."""

@@ -389,6 +389,7 @@ class _Repair:
             ef_construction=manifest.ef_construction,
             stored=segment.kind,
             unit=manifest.unit,
+            metric=manifest.metric,
             lexical=segment.titles if has_text else None,
             lists=None if are_new else self._find_lists(),
             **truncation,

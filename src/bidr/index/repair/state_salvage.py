@@ -17,7 +17,9 @@ from bidr.index.storage.manifest import (
     CURRENT,
     FORMAT,
     GENERATION,
+    L2_METRIC,
     MANIFEST,
+    METRIC,
     FileEntry,
     Manifest,
     ModelReference,
@@ -170,7 +172,8 @@ def _infer_manifest(generation: Path) -> Manifest:
         ef_construction=200,
         model=None,
         files=files,
-        unit=_are_normalized(generation / VECTORS_FILE, kind, count, dim),
+        unit=not codebooks.are_of_distances and _are_normalized(generation / VECTORS_FILE, kind, count, dim),
+        metric=L2_METRIC if codebooks.are_of_distances else METRIC,
         auto=engine != "hnsw",
     )
 

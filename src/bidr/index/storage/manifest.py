@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from bidr.data.vector_source import truncate
+from bidr.data.vector_source import Metric, truncate
 from bidr.errors import REBUILD, IndexFolderError
 from bidr.utils.array_types import Floats
 from bidr.utils.files import check_regular, open_to_read, read_up_to
@@ -23,6 +23,8 @@ from bidr.utils.files import check_regular, open_to_read, read_up_to
 FORMAT = 2
 LIVE_FORMAT = 3
 METRIC = "inner product"
+L2_METRIC = "L2"
+"""Scores are negative squared Euclidean distances."""
 CURRENT = "CURRENT"
 MANIFEST = "manifest.json"
 GENERATION = re.compile(r"\d{6}")
@@ -123,6 +125,11 @@ class Manifest:
     """Whether the engine is chosen by the document count, at build time and at each compaction."""
     metric: str = METRIC
     format: int = FORMAT
+
+    @property
+    def similarity(self) -> Metric:
+        """The similarity by which documents are ranked."""
+        return "cosine" if self.unit else "l2" if self.metric == L2_METRIC else "ip"
 
     @property
     def stored_dim(self) -> int:
@@ -263,8 +270,8 @@ def _build_manifest(fields: dict[str, Any]) -> Manifest:
         raise ValueError(f"dims {manifest.dims!r}, expected a number above 0 and below {manifest.dim}")
     if not isinstance(manifest.auto, bool):
         raise ValueError(f"auto {manifest.auto!r}, expected true or false")
-    if manifest.metric != METRIC:
-        raise ValueError(f"metric {manifest.metric!r}, expected {METRIC!r}")
+    if manifest.metric not in (METRIC, L2_METRIC) or (manifest.metric == L2_METRIC and manifest.unit):
+        raise ValueError(f"metric {manifest.metric!r}, expected {METRIC!r}, or {L2_METRIC!r} of vectors as they are")
     return manifest
 
 

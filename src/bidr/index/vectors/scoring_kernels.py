@@ -115,9 +115,26 @@ def compute_inner_product(stored: Array, start: Any, query: Array) -> Any:
     return total * read_scale(stored, start + np.uint64(len(query)))
 
 
+@njit_cached(reorder_sums=True)
+def compute_negative_distance(stored: Array, start: Any, query: Array) -> Any:
+    """Compute minus the squared Euclidean distance of a row and a query, summed in the same order for every row."""
+    scale, total = read_scale(stored, start + np.uint64(len(query))), np.float32(0)
+    for place in range(len(query)):
+        difference = as_float(stored[start + np.uint64(place)]) * scale - query[place]
+        total -= difference * difference
+    return total
+
+
 @njit_cached()
 def score_rows(
-    stored: Array, stride: int, rows: Array, query: Array, scores: Array, first: int, stop_on_fault: bool
+    stored: Array,
+    stride: int,
+    rows: Array,
+    query: Array,
+    scores: Array,
+    first: int,
+    stop_on_fault: bool,
+    by_distance: bool = False,
 ) -> int:
     """Fill scores[first:]; a row of -1 scores -inf. Returns how many scores are filled.
 
@@ -133,7 +150,12 @@ def score_rows(
             for place in range(0, stride, values_per_line):
                 prefetch(stored, start + np.uint64(place))
         row = rows[number]
-        scores[number] = compute_inner_product(stored, np.uint64(row) * step, query) if row >= 0 else -np.inf
+        if row < 0:
+            scores[number] = -np.inf
+        elif by_distance:
+            scores[number] = compute_negative_distance(stored, np.uint64(row) * step, query)
+        else:
+            scores[number] = compute_inner_product(stored, np.uint64(row) * step, query)
         if stop_on_fault and number == next_check:
             if count_major_faults(usage) > initial_faults:
                 return number + 1

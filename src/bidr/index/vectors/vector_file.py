@@ -28,13 +28,13 @@ _NO_BYTES: npt.NDArray[np.uint8] = np.frombuffer(b"", dtype=np.uint8)
 _NO_CHECKSUMS: npt.NDArray[np.uint32] = np.frombuffer(b"", dtype=CHECKSUM_DTYPE)
 
 
-def score_fp16(vectors: Fp16Vectors, query: Floats) -> Floats:
+def score_fp16(vectors: Fp16Vectors, query: Floats, *, by_distance: bool = False) -> Floats:
     """Score vectors in RAM; the results equal those of a file of the same vectors."""
     from bidr.index.vectors.scoring_kernels import score_rows
 
     scores, stored = np.empty(len(vectors), dtype=np.float32), np.ascontiguousarray(vectors, dtype="<f2").view("<u2")
     query = np.ascontiguousarray(query, dtype=np.float32)
-    score_rows(stored.ravel(), vectors.shape[1], np.arange(len(vectors)), query, scores, 0, False)
+    score_rows(stored.ravel(), vectors.shape[1], np.arange(len(vectors)), query, scores, 0, False, by_distance)
     return scores
 
 
@@ -44,6 +44,9 @@ class VectorFile:
     Each block of the file is verified when it is first read and whenever it enters the page cache again. RAM: two bits
     per block, arrays of at most ROWS_PER_FETCH rows, and the read buffers that all files of a process share.
     """
+
+    by_distance = False
+    """Whether scores are negative squared distances instead of inner products."""
 
     def __init__(self, path: Path, reads: ReadMode = "auto") -> None:
         self.path = path
@@ -116,7 +119,9 @@ class VectorFile:
         return self._fetch(_as_rows(rows))
 
     def score(self, rows: Rows, query: Floats, fetched: FetchedRows | None = None) -> Floats:
-        """Compute the inner product of a query with rows; -inf for a row of -1.
+        """Compute the score of a query with rows; -inf for a row of -1.
+
+        The score is the inner product, or minus the squared distance if `by_distance` is set.
 
         A score depends on its row and the query alone, so equal vectors tie wherever they are.
 
@@ -135,12 +140,14 @@ class VectorFile:
 
         scores = np.empty(len(rows), dtype=np.float32)
         if fetched.buffer is not None:
-            score_rows(fetched.buffer.view_like(self._stored), 1, fetched.offsets, query, scores, 0, False)
+            score_rows(
+                fetched.buffer.view_like(self._stored), 1, fetched.offsets, query, scores, 0, False, self.by_distance
+            )
             others = np.flatnonzero(fetched.offsets < 0)
             if len(others):
                 scores[others] = self._score(rows[others], query, ALL_MAPPED, stop_on_fault)
             return scores
-        count = score_rows(self._stored, self._stride, rows, query, scores, 0, stop_on_fault)
+        count = score_rows(self._stored, self._stride, rows, query, scores, 0, stop_on_fault, self.by_distance)
         if count < len(rows):  # rows that were read and have been evicted since
             rest = rows[count:]
             scores[count:] = self._score(rest, query, self._fetch(rest, reread=True), False)

@@ -83,6 +83,7 @@ def train_codes_only(
     additive = additive._replace(
         centre=additive.centre * np.float32(prepared.length), document=additive.document / np.float32(prepared.length)
     )
+    assert documents.metric != "l2"
     model = save_codes_only_model(
         out, additive, metric=documents.metric, candidates=config.candidates, training=training
     )
