@@ -80,7 +80,7 @@ def test_an_index_with_an_encoder_is_evaluated_in_words(bidr: Run, encoder, tmp_
         (("--model", "m", "--learn"), "--learn given without --data and --encoder"),
         (("--model", "m", "--query-prompt", "q"), "--query-prompt given without --encoder"),
         (("--encoder", "/nowhere/e"), "no such folder"),
-        (("--encoder", "ENCODER", "--bytes-per-doc", "7"), "bytes_per_doc: given 7"),
+        (("--encoder", "ENCODER", "--bytes-per-doc", "0"), "bytes_per_doc: given 0"),
         (("--encoder", "ENCODER", "--dims", "99"), "dims: given 99"),
     ],
 )

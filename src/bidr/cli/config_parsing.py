@@ -189,7 +189,8 @@ def _check_value(name: str, value: Any, hint: Any) -> Any:
         return float(value)
     if type(value) in choices or any(value == choice and type(value) is type(choice) for choice in choices):
         return value
-    expected = " or ".join(_WORDS.get(choice) or repr(choice) for choice in choices)
+    names = [_WORDS.get(choice) or repr(choice) for choice in choices]
+    expected = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
     meant = suggest_name(str(value), [choice for choice in choices if isinstance(choice, str)])
     raise ConfigError(f"key {name!r} is {value!r}, expected {expected}{meant}")
 
