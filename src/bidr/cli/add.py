@@ -12,7 +12,7 @@ from bidr.cli.index_writer import Index, describe_state
 from bidr.errors import ConfigError, DataError
 
 if TYPE_CHECKING:
-    from bidr.data.sources import DroppedFieldCounter
+    from bidr.data.record_sources import DroppedFieldCounter
     from bidr.data.types import Document
     from bidr.data.vector_source import VectorSource
     from bidr.index.live.writer import LiveWriter
@@ -91,7 +91,7 @@ def check_documents(path: Path) -> "tuple[int, DroppedFieldCounter]":
     from bidr.data.attribute_validation import check_attributes
     from bidr.data.id_map import IdMap
     from bidr.data.readers import beir
-    from bidr.data.sources import DroppedFieldCounter
+    from bidr.data.record_sources import DroppedFieldCounter
 
     left_out = DroppedFieldCounter()
 

@@ -10,7 +10,7 @@ import xxhash
 from bidr.data.id_map import IdMap, scan_ids
 from bidr.data.readers import beir, irds, msmarco, parquet
 from bidr.data.readers.trec import Qrels
-from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, make_memory_table, parse_score
+from bidr.data.record_sources import DroppedFieldCounter, Source, SplitTables, Table, make_memory_table, parse_score
 from bidr.data.types import Document, Qrel, Query, validate_documents, validate_queries
 from bidr.data.validation import check_attribute_strings, coerce_id, format_value
 from bidr.errors import ConfigError, DataError

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bidr.data.line_reader import find_file, format_file_variants, strip_compression_suffix
-from bidr.data.sources import (
+from bidr.data.record_sources import (
     DroppedFieldCounter,
     Source,
     SplitTables,

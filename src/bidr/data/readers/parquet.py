@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from bidr.data.parquet_pages import find_largest_page
-from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
+from bidr.data.record_sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import coerce_id, coerce_text, is_missing
 from bidr.errors import DataError, MissingExtraError

@@ -37,7 +37,7 @@ from bidr.index.engines.engine_files import (
     open_array,
     write_codebooks,
 )
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.lexical.postings_files import LexicalIndexWriter
 from bidr.index.storage.commit import BeginGeneration, lock_and_begin_generation
 from bidr.index.storage.manifest import ErrorStats, Manifest, ModelReference, hash_bytes

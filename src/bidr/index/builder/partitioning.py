@@ -12,7 +12,7 @@ from bidr.index.builder.kmeans_checkpoint import SavedKMeansCheckpoint
 from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, get_order_dtype
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.storage.manifest import hash_bytes
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
