@@ -41,7 +41,7 @@ def partition_by_kmeans(
     checkpoint, sample = SavedKMeansCheckpoint(work, inputs), sample_input(work, source, lists, inputs)
     state = checkpoint.load()
     initial = state.rounds * len(sample) + state.rows if state else 0
-    bar = show_progress("Finding clusters", coarse_clustering.ROUNDS * len(sample), "comparisons", initial)
+    bar = show_progress("find clusters", coarse_clustering.ROUNDS * len(sample), "comparisons", initial)
     with time_step("clusters"), bar as advance:
 
         def report(rows: int) -> None:
