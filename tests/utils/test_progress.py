@@ -3,7 +3,9 @@ import pytest
 from bidr.utils import progress
 
 
-def test_the_time_left_ignores_the_first_unit(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_time_left_ignores_the_first_unit(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     clock = iter([0.0, *[90.0] * 3, *[110.0] * 2])  # 90 s of compilation, then 10 units in 20 s
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     report = progress._LineReporter("fit", 31, "iterations")
