@@ -28,8 +28,8 @@ from unit import unit
 from bidr.index.builder import clustering_vectors as sources
 from bidr.index.builder.build import build_index
 from bidr.index.engines import block_centroids
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.engines.ivf import IvfEngine
-from bidr.index.engines.pshufb import BLOCK
 from bidr.index.reader import IndexReader
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_vectors

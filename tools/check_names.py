@@ -31,7 +31,7 @@ NOUNS = {
     *("mining", "planning", "tuning", "open", "uring", "varlen"),
 }
 # Roles that several packages have.
-SHARED_MODULE_NAMES = {"config", "data", "errors", "metrics", "run", "types"}
+SHARED_MODULE_NAMES = {"config", "data", "errors", "run", "types"}
 # Packages whose modules are named after those that they call: a verb each.
 CALLERS = ("cli/", "pipeline/")
 BARE_EXCEPTIONS = {

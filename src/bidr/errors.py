@@ -60,7 +60,7 @@ class MissingExtraError(BidrError, ImportError):
     """A feature requires a package that is not installed."""
 
     def __init__(self, feature: str, package: str, extra: str) -> None:
-        super().__init__(f"{feature} needs the package {package!r}; install it with: pip install 'bidr[{extra}]'")
+        super().__init__(f"{feature} needs the package {package!r}; in a checkout of bidr: pip install '.[{extra}]'")
 
 
 # The extra that brings a package which the base install does not have.

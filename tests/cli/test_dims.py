@@ -8,7 +8,7 @@ import pytest
 from cli_data import Made, Run
 
 import bidr as package
-from bidr.search.truncation import TruncatedSearcher
+from bidr.search.truncated_searcher import TruncatedSearcher
 
 DIMS = 8
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from cli_data import Run, beir_folder
 
-from bidr.data.sources import DroppedFieldCounter
+from bidr.data.record_sources import DroppedFieldCounter
 from bidr.errors import ConfigError
 from bidr.pipeline.build import build_vectors
 from bidr.quantization.opq_config import PlainCodes

@@ -122,9 +122,11 @@ def test_bad_flags_are_one_error(bidr: Run, data: Path, tmp_path: Path) -> None:
 def test_diskann_that_cannot_be_installed_is_a_row_that_says_so(
     bidr: Run, data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from bidr.experiments.reproduce import diskann_search
+    from bidr.experiments.reproduce import diskann_baseline
 
-    monkeypatch.setattr(diskann_search, "install", lambda folder, peers: {"diskann": "cannot be installed: no network"})
+    monkeypatch.setattr(
+        diskann_baseline, "install", lambda folder, peers: {"diskann": "cannot be installed: no network"}
+    )
     flags = ["reproduce", "--data", data, "--out", tmp_path, *TINY, "--seeds", "1", "--only", "star-diskann"]
     code, _, err = bidr(*flags)
     assert code == 0, err

@@ -175,6 +175,6 @@ def test_existing_files_are_not_overwritten(bags, tmp_path):
 
 def test_a_missing_extra_names_the_package_to_install(bags, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "onnxscript", None)
-    with pytest.raises(MissingExtraError, match=r"'onnxscript'; install it with: pip install 'bidr\[onnx\]'"):
+    with pytest.raises(MissingExtraError, match=r"'onnxscript'; in a checkout of bidr: pip install '\.\[onnx\]'"):
         export_onnx(bags, tmp_path / "onnx")
     assert list(tmp_path.iterdir()) == []

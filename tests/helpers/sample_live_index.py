@@ -11,7 +11,7 @@ from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
-from bidr.quantization.metrics import compute_reconstruction_errors
+from bidr.quantization.code_quality import compute_reconstruction_errors
 
 DIM = 16
 BOOKS = random_codebooks(DIM, 4)

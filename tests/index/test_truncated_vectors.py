@@ -17,7 +17,7 @@ from bidr.index.vectors.row_layout import encode_rows
 from bidr.planning.tuning import tune_on_index
 from bidr.quantization.opq_config import PlainCodes
 from bidr.search.searcher import Searcher
-from bidr.search.truncation import TruncatedSearcher
+from bidr.search.truncated_searcher import TruncatedSearcher
 from bidr.search.types import QueryVectors
 
 DIM, DIMS, COUNT = 32, 8, 500

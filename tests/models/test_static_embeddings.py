@@ -115,7 +115,7 @@ def test_wordllama_is_read_from_its_wheel_without_an_import(tmp_path, monkeypatc
 
 def test_a_missing_wheel_is_named_with_its_command(monkeypatch):
     monkeypatch.setattr("bidr.models.static_embeddings.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'bidr\[static\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[static\]'"):
         load_static_embeddings("wordllama")
 
 

@@ -8,8 +8,8 @@ from sample_codebooks import clustered, random_codebooks
 from bidr.data.vector_source import advise_dontneed
 from bidr.errors import ConfigError, ModelError
 from bidr.quantization import codebooks
+from bidr.quantization.code_quality import measure_usage
 from bidr.quantization.codebooks import Codebooks, check_shape
-from bidr.quantization.metrics import measure_usage
 
 SHAPES = st.sampled_from([(8, 2, 16), (12, 4, 16), (16, 4, 256), (6, 1, 256), (10, 5, 16)])
 SEEDS = st.integers(0, 2**32 - 1)

@@ -5,7 +5,7 @@ from sample_codebooks import clustered, correlated, error
 
 from bidr.errors import ConfigError, DataError
 from bidr.quantization import pq_training as module
-from bidr.quantization.metrics import measure_usage
+from bidr.quantization.code_quality import measure_usage
 from bidr.quantization.pq_training import fit_pq, run_kmeans_step
 
 

@@ -53,6 +53,6 @@ def test_a_filter_stops_between_its_conditions(index, monkeypatch, capfd, where,
     assert search(service, vectors=[vector(1)], filter={"n": 7}).status_code == 200
     monkeypatch.setattr(where, name, slow)
     found = search(service, vectors=[vector(1)], filter=CONDITIONS)
-    assert (found.status_code, found.json()["error"]["message"]) == (504, "the time for this request is over")
+    assert (found.status_code, found.json()["error"]["message"]) == (504, "the request exceeded its deadline")
     assert 1 < len(done) < 100
     assert "fault" not in capfd.readouterr().err

@@ -128,7 +128,7 @@ def test_a_plan_is_computed() -> None:
 @pytest.mark.skipif(find_spec("torch") is not None, reason="torch is installed")
 @pytest.mark.parametrize(("name", "extra"), [("train", "train"), ("train_vectors", "train"), ("export_onnx", "train")])
 def test_a_name_of_an_extra_that_is_not_installed_names_it(name: str, extra: str) -> None:
-    with pytest.raises(ImportError, match=rf"pip install 'bidr\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"pip install '\.\[{extra}\]'"):
         getattr(bidr, name)
 
 

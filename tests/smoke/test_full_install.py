@@ -14,7 +14,7 @@ import pytest
 
 import bidr
 
-pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: pip install 'bidr[all]'")
+pytestmark = pytest.mark.skipif(find_spec("torch") is None, reason="torch is not installed: pip install '.[all]'")
 TOPICS = ("river", "castle", "planet", "engine", "violin", "market", "forest", "island")
 CONFIG = """
 bytes_per_doc = 4

@@ -158,6 +158,6 @@ def test_a_damaged_folder_leaves_nothing_behind(tmp_path):
 
 def test_a_missing_wheel_leaves_nothing_behind(tmp_path, monkeypatch):
     monkeypatch.setattr("bidr.models.static_embeddings.find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'bidr\[static\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[static\]'"):
         train(dataset(), static_config(Path("wordllama")), tmp_path / "run")
     assert not (tmp_path / "run").exists()

@@ -22,7 +22,7 @@ from bidr.errors import ConfigError, DataError
 from bidr.utils.progress import hide_progress
 
 if TYPE_CHECKING:
-    from bidr.data.sources import DroppedFieldCounter, Table
+    from bidr.data.record_sources import DroppedFieldCounter, Table
     from bidr.data.types import Document
     from bidr.data.vector_source import VectorSource
     from bidr.index.live.writer import LiveWriter
@@ -103,7 +103,7 @@ class Add(TableCommand):
     def _open_documents(self) -> "Table[Document]":
         """Open the documents. Only those of tables and text files are read by columns; all need ids of their own."""
         from bidr.data.readers import beir
-        from bidr.data.sources import Table
+        from bidr.data.record_sources import Table
 
         path = Path(self.documents)
         if not self._has_columns():
@@ -144,7 +144,7 @@ def check_documents(table: "Table[Document]") -> "tuple[int, DroppedFieldCounter
     """Validate a file of documents before any is added; return their number and the dropped fields."""
     from bidr.data.attribute_validation import check_attributes
     from bidr.data.id_map import IdMap
-    from bidr.data.sources import DroppedFieldCounter
+    from bidr.data.record_sources import DroppedFieldCounter
 
     left_out = DroppedFieldCounter()
 

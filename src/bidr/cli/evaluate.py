@@ -61,7 +61,7 @@ class Evaluate(SearchCommand):
     def run(self) -> CommandResult:
         from bidr.data.readers.trec import read_run, write_run
         from bidr.index.storage.live_state import read_model_reference
-        from bidr.models.dev_query_record import count_dev_queries
+        from bidr.models.dev_query_hashes import count_dev_queries
         from bidr.pipeline.open import open_index
         from bidr.search.evaluation import evaluate_searcher, save_recall_curve
 

@@ -15,7 +15,7 @@ from bidr.data.id_map import IdMap, scan_ids
 from bidr.data.line_reader import COMPRESSIONS, find_file
 from bidr.data.readers import arrow, beir, csv_file, frame, irds, json_lines, msmarco, parquet, text_files
 from bidr.data.readers.trec import Qrels
-from bidr.data.record_source import RecordSource, find_roles, make_document_source
+from bidr.data.record_sources import DroppedFieldCounter, Source, SplitTables, Table, make_memory_table, parse_score
 from bidr.data.remote_path import (
     describe_file_state,
     get_glob_root,
@@ -26,7 +26,7 @@ from bidr.data.remote_path import (
     open_path,
     remote_errors,
 )
-from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, make_memory_table, parse_score
+from bidr.data.tabular_source import RecordSource, find_roles, make_document_source
 from bidr.data.text_chunks import DEFAULT_CHUNK_CHARS, DEFAULT_OVERLAP_CHARS, Chunking
 from bidr.data.types import Document, Qrel, Query, validate_documents, validate_queries
 from bidr.data.validation import check_attribute_strings, coerce_id, format_value

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from bidr.data.record_source import parse_vector
 from bidr.data.remote_path import is_glob, is_remote, list_glob, open_path, remote_errors
+from bidr.data.tabular_source import parse_vector
 from bidr.errors import ConfigError, DataError
 from bidr.utils.array_types import Floats
 from bidr.utils.files import storage_errors

@@ -29,7 +29,7 @@ from bidr.search.evaluation import (
     save_recall_curve,
 )
 from bidr.search.searcher import Searcher
-from bidr.search.truncation import make_truncated_searchers
+from bidr.search.truncated_searcher import make_truncated_searchers
 from bidr.training.config import SamplerName, TrainConfig
 from bidr.training.config_validation import check_dims
 from bidr.training.data import read_splits, select_unseen_queries

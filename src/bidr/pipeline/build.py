@@ -29,8 +29,8 @@ from bidr.models.corpus_tokens import tokenize_corpus
 from bidr.models.saved_model import Model
 from bidr.pipeline.vector_input import VectorInput, open_vector_input
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
+from bidr.quantization.code_quality import compute_reconstruction_errors
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.quantization.opq_config import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Codes

@@ -8,8 +8,8 @@ from bidr.data.types import Document
 from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError, DataError
 from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
+from bidr.quantization.code_quality import compute_reconstruction_errors
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.utils.array_types import Floats
 
 if TYPE_CHECKING:

@@ -28,9 +28,9 @@ from bidr.index.builder.partitioning import sample_input
 from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.cost_model.build_time import FAULT_AROUND_BYTES, LINK_CANDIDATES, Rates, count_bisections
 from bidr.index.engines.block_centroids import TRAINING_BLOCKS
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.engines.graph import construction as graph_build
 from bidr.index.engines.graph.engine import get_candidate_count
-from bidr.index.engines.pshufb import BLOCK
 from bidr.index.lexical.size_estimate import measure_lexical_size
 from bidr.planning.synthetic import make_documents, make_vectors
 from bidr.quantization.codebooks import Codebooks

@@ -15,7 +15,7 @@ from bidr.errors import (
 )
 
 MAX_CHARS = 200
-DEADLINE_MESSAGE = "the time for this request is over"
+DEADLINE_MESSAGE = "the request exceeded its deadline"
 
 
 class HTTPError(BidrError):

@@ -24,9 +24,9 @@ from bidr.models.corpus_encoding import discard_encoded
 from bidr.models.trainable_encoder import Encoder
 from bidr.models.trainable_quantizer import TrainableAdditiveQuantizer, TrainableQuantizer
 from bidr.quantization.additive_quantizer import to_additive
+from bidr.quantization.code_quality import measure_usage
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes
-from bidr.quantization.metrics import measure_usage
 from bidr.training.additive_stage import learn_additive_codes, make_teacher_vectors
 from bidr.training.cropped_queries import make_crop_sampler
 from bidr.training.ivf_lists import fit_initial_lists, measure_lists

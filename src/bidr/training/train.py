@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from bidr.data.dataset import Dataset
 from bidr.errors import ConfigError
-from bidr.models.dev_query_record import KEY, make_dev_record
+from bidr.models.dev_query_hashes import KEY, make_dev_record
 from bidr.models.model_card import format_choice, write_card
 from bidr.models.saved_model import Model, ModelParts, SearchSettings, TextSettings, save_model
 from bidr.quantization.codebooks import Codebooks, check_shape

@@ -8,9 +8,9 @@ import numpy.typing as npt
 from bidr.data.positives import Positives
 from bidr.models.corpus_encoding import encode_rows
 from bidr.models.trainable_encoder import Encoder
+from bidr.quantization.code_quality import measure_usage
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.exact_search import search_codes, search_vectors
-from bidr.quantization.metrics import measure_usage
 from bidr.training.data import TrainingData
 from bidr.utils.array_types import Codes, Rows
 

@@ -21,6 +21,11 @@ class ProgressCallback(Protocol):
     def __call__(self, count: int = 1, note: str = "") -> None: ...
 
 
+def format_rate(rate: float) -> str:
+    """Format a rate, with a decimal if it is below 10."""
+    return f"{rate:,.0f}" if rate >= 10 else f"{rate:.1f}"
+
+
 def ignore_progress(count: int = 1, note: str = "") -> None:
     """Do nothing: the callback of a job that nobody watches."""
 
@@ -32,10 +37,13 @@ class _LineReporter:
         self.label, self.total, self.unit = label, total, unit
         self.completed, self.initial, self.note = initial, initial, ""
         self.start = self.last_print = time.monotonic()
+        # After the first call, which may include compilation of kernels: the time left is estimated from here on.
+        self.warm_start: tuple[float, int] | None = None
 
     def __call__(self, count: int = 1, note: str = "") -> None:
         self.completed += count
         self.note = note or self.note
+        self.warm_start = self.warm_start or (time.monotonic(), self.completed)
         if time.monotonic() - self.last_print > SECONDS_BETWEEN_LINES:
             self.print_line()
 
@@ -45,14 +53,22 @@ class _LineReporter:
             return
         seconds = self.last_print - self.start
         rate = (self.completed - self.initial) / max(seconds, 1e-9)
-        remaining = (self.total - self.completed) / max(rate, 1e-9)
-        tail = f", {remaining:.0f} s left" if self.completed < self.total else ""
         print(
-            f"{self.label}: {self.completed:,}/{self.total:,} {self.unit} in {seconds:.1f} s, {rate:,.0f}/s{tail}"
+            f"{self.label}: {self.completed:,}/{self.total:,} {self.unit} in {seconds:.1f} s, {format_rate(rate)}/s"
+            + self._format_remaining()
             + (f", {self.note}" if self.note else ""),
             file=sys.stderr,
             flush=True,
         )
+
+    def _format_remaining(self) -> str:
+        if self.warm_start is None or self.completed >= self.total:
+            return ""
+        first_time, first_completed = self.warm_start
+        if self.completed == first_completed:
+            return ""
+        seconds_per_unit = (self.last_print - first_time) / (self.completed - first_completed)
+        return f", {seconds_per_unit * (self.total - self.completed):.0f} s left"
 
 
 @contextmanager
@@ -87,7 +103,7 @@ def show_progress(label: str, total: int, unit: str = "steps", initial: int = 0)
         def advance(count: int = 1, note: str = "") -> None:
             nonlocal completed
             completed += count
-            speed = f"{completed / max(time.monotonic() - start, 1e-9):,.0f} {unit}/s"
+            speed = f"{format_rate(completed / max(time.monotonic() - start, 1e-9))} {unit}/s"
             text = note or progress.tasks[0].fields["note"]
             progress.update(task, advance=count, speed=speed, note=text)
 

@@ -14,7 +14,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.builder.clustering_vectors import DecodedCodes, VectorInput, choose_cluster_input
 from bidr.index.engines import block_centroids as means
 from bidr.index.engines.engine_files import CENTROIDS_FILE, read_codewords
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter

@@ -18,8 +18,8 @@ from bidr.index.builder.reorder import bisect_rows, order_in_blocks
 from bidr.index.engines import block_centroids, ivf
 from bidr.index.engines.block_centroids import BlockCentroids, choose_book_shape, select_blocks
 from bidr.index.engines.code_store import to_blocks
+from bidr.index.engines.fast_scan_kernels import BLOCK, detect_pshufb
 from bidr.index.engines.ivf import BLOCKS_SHARE, IvfEngine, get_default_nprobe
-from bidr.index.engines.pshufb import BLOCK, detect_pshufb
 from bidr.index.reader import IndexReader
 from bidr.quantization.additive_quantizer import fit_additive
 

@@ -19,9 +19,9 @@ from bidr.index.engines.fast_scan import (
     find_allowed_ranges,
     scan_top_k,
 )
+from bidr.index.engines.fast_scan_kernels import BLOCK, CACHE_LINE, detect_pshufb
 from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.ivf import count_bits_in_ranges
-from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
 
 COUNT, DIM = 12_010, 24
 KINDS = ("random", "correlated", "anticorrelated", "anticorrelated clusters")

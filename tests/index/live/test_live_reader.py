@@ -18,7 +18,7 @@ from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.snapshot import write_snapshot
 from bidr.index.live.writer import LiveWriter
-from bidr.quantization.metrics import compute_reconstruction_errors
+from bidr.quantization.code_quality import compute_reconstruction_errors
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 

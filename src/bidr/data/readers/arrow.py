@@ -7,7 +7,7 @@ from typing import IO, Any
 
 import numpy as np
 
-from bidr.data.record_source import BATCH_ROWS, InvalidUtf8, RecordSource
+from bidr.data.tabular_source import BATCH_ROWS, InvalidUtf8, RecordSource
 from bidr.errors import DataError, MissingExtraError
 from bidr.utils.array_types import Floats
 

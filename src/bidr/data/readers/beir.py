@@ -9,8 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from bidr.data.line_reader import find_file, format_file_variants, strip_compression_suffix
-from bidr.data.record_source import make_attributes
-from bidr.data.sources import (
+from bidr.data.record_sources import (
     DroppedFieldCounter,
     Source,
     SplitTables,
@@ -20,6 +19,7 @@ from bidr.data.sources import (
     read_columns,
     read_json_objects,
 )
+from bidr.data.tabular_source import make_attributes
 from bidr.data.types import Attributes, Document, Qrel, Query
 from bidr.data.validation import check_unicode, format_value, is_unicode
 from bidr.errors import DataError

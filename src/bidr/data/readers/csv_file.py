@@ -11,7 +11,7 @@ from typing import Any
 from bidr.data.column_roles import format_names
 from bidr.data.compressed_file import open_compressed
 from bidr.data.line_reader import MAX_LINE_BYTES, file_errors
-from bidr.data.record_source import RecordSource, check_same_columns
+from bidr.data.tabular_source import RecordSource, check_same_columns
 from bidr.errors import DataError
 
 DELIMITERS = (",", "\t", ";", "|")

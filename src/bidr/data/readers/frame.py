@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bidr.data.record_source import BATCH_ROWS, RecordSource
+from bidr.data.tabular_source import BATCH_ROWS, RecordSource
 from bidr.data.validation import format_value
 from bidr.errors import DataError
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import Any
 
-from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
+from bidr.data.record_sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import coerce_id, coerce_text
 from bidr.errors import DataError, MissingExtraError

@@ -11,8 +11,8 @@ from typing import Any
 from bidr.data.compressed_file import CHUNK_BYTES, open_compressed
 from bidr.data.line_reader import MAX_LINE_BYTES, file_errors
 from bidr.data.readers.frame import SAMPLED_RECORDS
-from bidr.data.record_source import RecordSource
-from bidr.data.sources import read_json_objects
+from bidr.data.record_sources import read_json_objects
+from bidr.data.tabular_source import RecordSource
 from bidr.data.validation import format_value
 from bidr.errors import DataError
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from bidr.data.line_reader import find_file, format_file_variants, strip_compression_suffix
 from bidr.data.readers import trec
-from bidr.data.sources import Source, SplitTables, make_file_table, read_columns
+from bidr.data.record_sources import Source, SplitTables, make_file_table, read_columns
 from bidr.data.types import Document, Query
 from bidr.errors import DataError
 

@@ -8,13 +8,13 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from bidr.data import record_source
+from bidr.data import tabular_source
 from bidr.data.column_roles import ColumnOptions, resolve_columns
 from bidr.data.parquet_pages import find_largest_page
 from bidr.data.readers.arrow import ArrowSource, check_unique_columns, import_pyarrow, iter_dataset_batches
-from bidr.data.record_source import BATCH_ROWS, check_same_columns
+from bidr.data.record_sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
 from bidr.data.remote_path import remote_errors
-from bidr.data.sources import DroppedFieldCounter, Source, SplitTables, Table, parse_score
+from bidr.data.tabular_source import BATCH_ROWS, check_same_columns
 from bidr.data.types import Document, Qrel, Query
 from bidr.data.validation import coerce_id, coerce_text, is_missing
 from bidr.errors import DataError
@@ -75,7 +75,7 @@ def read_documents(paths: list[Path], dropped: DroppedFieldCounter | None = None
     roles = resolve_columns(source.columns, ColumnOptions(), str(paths[0]))
     if roles.id is None:
         _find_column(paths[0], source.columns, _IDS)
-    return record_source.read_documents(source, roles, dropped)
+    return tabular_source.read_documents(source, roles, dropped)
 
 
 def read_queries(paths: list[Path]) -> Iterator[tuple[int, Query]]:

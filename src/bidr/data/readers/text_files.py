@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from bidr.data.compressed_file import open_compressed
 from bidr.data.line_reader import MAX_LINE_BYTES, file_errors, strip_compression_suffix
-from bidr.data.record_source import RecordSource
+from bidr.data.tabular_source import RecordSource
 from bidr.data.text_chunks import Chunking, split_text
 from bidr.errors import DataError
 

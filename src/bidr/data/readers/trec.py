@@ -4,7 +4,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 from bidr.data.line_reader import read_lines
-from bidr.data.sources import parse_score
+from bidr.data.record_sources import parse_score
 from bidr.data.types import Qrel
 from bidr.errors import DataError
 from bidr.utils.files import storage_errors

@@ -15,7 +15,7 @@ from bidr._version import __version__
 from bidr.bench.launch import PeerError
 from bidr.data.dataset import Dataset, check
 from bidr.errors import ConfigError, IndexFolderError, MissingExtraError
-from bidr.experiments.reproduce.diskann_search import describe_diskann, find_diskann, search_diskann
+from bidr.experiments.reproduce.diskann_baseline import describe_diskann, find_diskann, search_diskann
 from bidr.experiments.reproduce.measurement import (
     ANSWERS,
     DEPTHS,

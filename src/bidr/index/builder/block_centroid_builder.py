@@ -16,7 +16,7 @@ from bidr.index.engines.block_centroids import (
     pad_columns,
 )
 from bidr.index.engines.engine_files import BLOCK_CENTROIDS_FILE, BLOCK_CODEWORDS_FILE, read_codewords
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.quantization.kmeans import CentroidSearcher
 from bidr.quantization.pq_training import draw_centroids, run_kmeans_step
 from bidr.utils.array_types import Codes, Floats

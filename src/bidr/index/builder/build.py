@@ -37,7 +37,7 @@ from bidr.index.engines.engine_files import (
     open_array,
     write_codebooks,
 )
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.lexical.postings_files import LexicalIndexWriter
 from bidr.index.storage.commit import BeginGeneration, lock_and_begin_generation
 from bidr.index.storage.manifest import METRIC, EncoderReference, ErrorStats, Manifest, ModelReference, hash_bytes
@@ -178,7 +178,7 @@ class _IndexBuild:
             postings = None if titles is None else LexicalIndexWriter(self.work.folder, titles)
             stream = records if postings is None else postings.watch(records)
             has_texts = documents is not None
-            with show_progress("Writing documents" if has_texts else "Writing ids", self.count, "documents") as advance:
+            with show_progress("write documents" if has_texts else "write ids", self.count, "documents") as advance:
                 write_documents(step.open_file, self.work.folder, stream, self.count, advance, texts=has_texts)
             if postings is not None:
                 with time_step("words"):
@@ -232,7 +232,7 @@ class _IndexBuild:
 
         def write(step: Step) -> None:
             with (
-                show_progress("Writing vectors", count, "documents", step.completed) as advance,
+                show_progress("write vectors", count, "documents", step.completed) as advance,
                 VectorWriter(step.open_file, count, dim, vector_format.kind, written=step.completed) as out,
             ):
                 for block in self._iter_ordered(self.vectors, step.completed):
@@ -298,7 +298,7 @@ class _IndexBuild:
 
         def write(step: Step) -> None:
             shape = (nodes, graph_build.LINK_WORDS)
-            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, iter_packed, "Writing links", "lists")
+            write_rows(step, GRAPH_FILE, np.dtype("<u8"), shape, iter_packed, "write links", "lists")
 
         self.files |= self.work.run_step("graph", link_inputs, write)
 

@@ -10,10 +10,10 @@ from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.code_packing import check_codes, pack
 from bidr.index.engines.block_centroids import BlockCentroids, has_block_centroids
 from bidr.index.engines.code_store import CodeStore
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.engines.flat import FlatEngine
 from bidr.index.engines.graph.engine import GraphEngine, build_links
 from bidr.index.engines.ivf import IvfEngine
-from bidr.index.engines.pshufb import BLOCK
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows
 

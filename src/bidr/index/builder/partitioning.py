@@ -12,7 +12,7 @@ from bidr.index.builder.kmeans_checkpoint import SavedKMeansCheckpoint
 from bidr.index.builder.reorder import order_for_graph, order_in_blocks, sort_centroids
 from bidr.index.engines.block_centroids import has_block_centroids
 from bidr.index.engines.engine_files import CENTROIDS_FILE, LEARNED_FILE, OFFSETS_FILE, get_order_dtype
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.storage.manifest import hash_bytes
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
@@ -41,7 +41,7 @@ def partition_by_kmeans(
     checkpoint, sample = SavedKMeansCheckpoint(work, inputs), sample_input(work, source, lists, inputs)
     state = checkpoint.load()
     initial = state.rounds * len(sample) + state.rows if state else 0
-    bar = show_progress("Finding clusters", coarse_clustering.ROUNDS * len(sample), "comparisons", initial)
+    bar = show_progress("find clusters", coarse_clustering.ROUNDS * len(sample), "comparisons", initial)
     with time_step("clusters"), bar as advance:
 
         def report(rows: int) -> None:

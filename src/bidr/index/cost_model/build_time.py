@@ -9,9 +9,9 @@ from bidr.index.builder.reorder import GROUP, MAX_BATCH_ROWS, PIECE
 from bidr.index.candidate_source import EF_CONSTRUCTION
 from bidr.index.cost_model.sizes import FLOAT, Shape
 from bidr.index.engines.block_centroids import has_block_centroids
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.engines.graph.construction import POOL_FACTOR, ROWS_PER_RANGE
 from bidr.index.engines.graph.engine import get_candidate_count
-from bidr.index.engines.pshufb import BLOCK
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS
 

@@ -26,9 +26,9 @@ from bidr.index.engines.engine_files import (
     ORDER_FILE,
     get_order_dtype,
 )
+from bidr.index.engines.fast_scan_kernels import BLOCK as CODE_BLOCK
 from bidr.index.engines.graph.construction import LINK_WORDS, count_nodes
 from bidr.index.engines.ivf import MANY_LISTS
-from bidr.index.engines.pshufb import BLOCK as CODE_BLOCK
 from bidr.index.storage.checksums import add_checksum_files
 from bidr.index.vectors.npy_header import BLOCK, format_npy_header
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, CHECKSUM_SUFFIX, StorageKind, get_row_dtype

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from bidr.index.engines.pshufb import BYTE_SUMS
+from bidr.index.engines.fast_scan_kernels import BYTE_SUMS
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Floats
 from bidr.utils.jit import njit_cached

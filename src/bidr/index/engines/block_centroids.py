@@ -11,7 +11,7 @@ import numpy.typing as npt
 from bidr.index.engines.adc_tables import compute_slice_tables, pad_books, quantize_table
 from bidr.index.engines.code_store import to_blocks
 from bidr.index.engines.fast_scan import PREFETCH_BYTES, compute_max_sum, rank_in_histogram
-from bidr.index.engines.pshufb import BLOCK, detect_pshufb, find_next_block
+from bidr.index.engines.fast_scan_kernels import BLOCK, detect_pshufb, find_next_block
 from bidr.utils.array_types import Codes, Floats, Rows
 from bidr.utils.jit import njit_cached
 

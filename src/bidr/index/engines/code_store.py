@@ -11,7 +11,7 @@ from bidr.index.candidate_source import BitmaskWords
 from bidr.index.code_packing import unpack
 from bidr.index.engines.adc_kernels import collect_allowed_rows, rank_rows, scan_blocks, scan_rows
 from bidr.index.engines.adc_tables import AdcTables, compute_margin, merge_pairs, pad_books
-from bidr.index.engines.pshufb import BLOCK, CACHE_LINE, detect_pshufb
+from bidr.index.engines.fast_scan_kernels import BLOCK, CACHE_LINE, detect_pshufb
 from bidr.index.engines.topk import sort_keys
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Codes, Floats, Rows

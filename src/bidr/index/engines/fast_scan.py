@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 from numba.cpython.unsafe.numbers import trailing_zeros
 
-from bidr.index.engines.pshufb import BLOCK, BYTE_SUMS, find_next_block
+from bidr.index.engines.fast_scan_kernels import BLOCK, BYTE_SUMS, find_next_block
 from bidr.index.engines.topk import LAST_ROW, ROW_BITS, grow_keys, keep_above
 from bidr.utils.jit import njit_cached
 

@@ -9,7 +9,7 @@ from bidr.index.builder.coarse_clustering import use_one_thread
 from bidr.index.candidate_source import BitmaskWords, as_queries, search_each, to_bitmask_words
 from bidr.index.engines.block_centroids import BlockBudget, BlockCentroids, BlockCounts
 from bidr.index.engines.code_store import FEW_ALLOWED_SHARE, CodeEngine, CodeStore
-from bidr.index.engines.pshufb import BLOCK
+from bidr.index.engines.fast_scan_kernels import BLOCK
 from bidr.index.engines.topk import find_kth_largest, keep_above, make_key, sort_keys
 from bidr.utils.array_types import Bitmap, Floats, Rows
 from bidr.utils.faiss_loader import load_faiss

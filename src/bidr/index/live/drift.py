@@ -10,7 +10,7 @@ from bidr.data.types import Document
 from bidr.errors import REBUILD, DataError, IndexFolderError, to_short_json
 from bidr.index.live.view import LiveView
 from bidr.index.storage.manifest import ErrorStats
-from bidr.quantization.metrics import measure_usage
+from bidr.quantization.code_quality import measure_usage
 from bidr.utils.array_types import Codes, Floats, Rows
 
 MIN_DOCUMENTS = 256

@@ -15,7 +15,7 @@ from bidr.data.vector_source import VectorSource, check_same_dim
 from bidr.errors import ConfigError, DataError, StoppedError
 from bidr.models.codes_only_model import CodesOnlyModel, save_codes_only_model
 from bidr.quantization.additive_quantizer import AdditiveQuantizer
-from bidr.quantization.metrics import measure_usage
+from bidr.quantization.code_quality import measure_usage
 from bidr.training.codes_only.candidate_recall import measure_candidates
 from bidr.training.codes_only.data import (
     Labels,

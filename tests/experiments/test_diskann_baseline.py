@@ -8,8 +8,8 @@ import pytest
 from fake_diskann import install_fake_diskann
 
 from bidr.bench.launch import PeerError
-from bidr.experiments.reproduce import diskann_search
-from bidr.experiments.reproduce.diskann_search import find_diskann, search_diskann
+from bidr.experiments.reproduce import diskann_baseline
+from bidr.experiments.reproduce.diskann_baseline import find_diskann, search_diskann
 
 
 def test_results_are_those_with_the_largest_inner_products(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -31,6 +31,6 @@ def test_a_failure_is_the_peers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     with pytest.raises(PeerError, match="no AVX2"):
         search_diskann(sys.executable, vectors, vectors, 4, 200)
-    monkeypatch.setattr(diskann_search, "install", lambda folder, peers: {"diskann": "cannot be installed: no"})
+    monkeypatch.setattr(diskann_baseline, "install", lambda folder, peers: {"diskann": "cannot be installed: no"})
     with pytest.raises(PeerError, match="cannot be installed: no"):
         find_diskann(tmp_path)

@@ -4,7 +4,7 @@ from sample_index import both, clustered, index_of
 
 from bidr.errors import ConfigError
 from bidr.search.searcher import Searcher
-from bidr.search.truncation import TruncatedSearcher, make_truncated_searchers
+from bidr.search.truncated_searcher import TruncatedSearcher, make_truncated_searchers
 
 
 @pytest.fixture(scope="module")

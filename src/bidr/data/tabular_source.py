@@ -12,7 +12,7 @@ import xxhash
 
 from bidr.data.attribute_conversion import Unsupported, convert_attribute, is_attribute_name
 from bidr.data.column_roles import ColumnOptions, ColumnRoles, make_no_content_error, resolve_columns
-from bidr.data.sources import DroppedFieldCounter, Source, Table
+from bidr.data.record_sources import DroppedFieldCounter, Source, Table
 from bidr.data.types import Document, Value
 from bidr.data.validation import coerce_id, coerce_text, format_value, is_missing, is_unicode
 from bidr.errors import DataError
