@@ -186,6 +186,7 @@ def format_lists(lists: dict[str, Any]) -> str:
 def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
     """List rows about attributes, segments, log and drift."""
     rows = [("attributes", ", ".join(keys["attributes"]))] if keys.get("attributes") else []
+    rows += [(f"  {field['name']}", _format_field(field)) for field in keys.get("schema", ())]
     if keys.get("log"):
         rows += [
             (
@@ -206,6 +207,17 @@ def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
             ("  verdict", drift["warning"] or "they fit the codebooks"),
         ]
     return rows
+
+
+def _format_field(field: dict[str, Any]) -> str:
+    """Format an attribute: type, documents, and examples or range."""
+    line = f"{field['type']}{', lists' if field.get('lists') else ''}, {format_count(field['documents'], 'document')}"
+    if field["type"] == "boolean":
+        return f"{line}, {field['true']:,} true"
+    if "min" in field:
+        low, high = (f"{value:,}" if isinstance(value, int) else str(value) for value in (field["min"], field["max"]))
+        return f"{line}, {low} to {high}"
+    return f"{line}, such as {', '.join(map(repr, field['examples']))}"
 
 
 def _format_files(keys: dict[str, Any]) -> str:

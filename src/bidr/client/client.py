@@ -120,6 +120,10 @@ class Client(_BaseClient):
         """Describe the served index: documents, RAM, disk, model, limits."""
         return self._run(self._builder.index())
 
+    def schema(self) -> list[dict[str, Any]]:
+        """Describe the attributes: name, type, number of documents, examples or range."""
+        return self._run(self._builder.schema())
+
     def close(self) -> None:
         self._close()
 
@@ -200,6 +204,10 @@ class AsyncClient(_BaseClient):
     async def index(self) -> Reply:
         """As `Client.index`."""
         return await self._run(self._builder.index())
+
+    async def schema(self) -> list[dict[str, Any]]:
+        """As `Client.schema`."""
+        return await self._run(self._builder.schema())
 
     async def close(self) -> None:
         self._closed = True

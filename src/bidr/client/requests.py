@@ -1,5 +1,6 @@
 """Requests of each operation, independent of the transport: generators that yield requests and receive bodies."""
 
+import datetime
 import json
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -64,6 +65,10 @@ class RequestBuilder:
     def index(self) -> RequestSteps[Reply]:
         self._index_info = yield INDEX
         return self._index_info
+
+    def schema(self) -> RequestSteps[list[dict[str, Any]]]:
+        attributes: list[dict[str, Any]] = (yield RequestSpec("GET", "/v1/schema"))["attributes"]
+        return attributes
 
     def search_texts(self, texts: Sequence[str], params: SearchParams) -> RequestSteps[list[SearchResult]]:
         results: list[SearchResult] = []
@@ -210,6 +215,8 @@ def to_json(value: Any) -> str:
 
 
 def _convert_scalar(value: Any) -> Any:
+    if isinstance(value, datetime.date):  # datetimes too
+        return value.isoformat()
     scalar = to_python_scalar(value)
     if scalar is value:
         raise DataError(

@@ -13,7 +13,9 @@ from bidr.errors import ConfigError, IndexFolderError, ModelError
 from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.lexical_search import has_lexical_index
 from bidr.index.live.live_reader import LiveIndex
+from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
+from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model, SearchSettings
@@ -66,6 +68,16 @@ class OpenIndex(Searcher):
         if words is None and self.is_lexical_optional and options.get("lexical") is None:
             options["lexical"] = 0
         return super().search_vectors(encoded, k, candidates, words=words, **options)
+
+    def schema(self) -> list[dict[str, Any]]:
+        """Describe the attributes: name, type, number of documents, examples or range."""
+        return self.view.describe_attributes()
+
+    @property
+    def view(self) -> LiveView:
+        """The newest state of the index."""
+        view = self.reader.latest()
+        return LiveView.from_reader(view) if isinstance(view, IndexReader) else view
 
     by_vectors = DeprecatedAlias("OpenIndex.by_vectors", "make_lookup_encoder")
 

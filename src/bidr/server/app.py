@@ -40,7 +40,7 @@ from bidr.server.http_messages import (
     make_json_response,
     send_response,
 )
-from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_index
+from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_attributes, describe_index
 from bidr.server.json_logs import log, log_fault
 from bidr.server.metrics import Metrics
 from bidr.server.openapi import make_openapi
@@ -164,6 +164,15 @@ class SearchService:
     async def get_index(self, request: Request) -> Response:
         """Handle GET /v1/index."""
         return make_json_response(describe_index(self.holder, asdict(self.limits)))
+
+    async def get_schema(self, request: Request) -> Response:
+        """Handle GET /v1/schema."""
+
+        async def describe(snapshot: IndexSnapshot) -> Response:
+            attributes = await self.run_on_thread(describe_attributes, snapshot, request.deadline)
+            return make_json_response({"documents": snapshot.view.count, "attributes": attributes})
+
+        return await self.retry_on_new_snapshot(describe)
 
     async def get_liveness(self, request: Request) -> Response:
         """Handle GET /livez."""
@@ -292,6 +301,7 @@ def make_app(service: SearchService) -> App:
             {"GET": documents.fetch, "POST": documents.add, "DELETE": documents.delete},
         ),
         "/v1/index": ({}, {"GET": service.get_index}),
+        "/v1/schema": ({}, {"GET": service.get_schema}),
         "/metrics": ({}, {"GET": service.get_metrics}),
         "/openapi.json": (public, {"GET": service.get_openapi}),
         "/livez": (health, {"GET": service.get_liveness}),

@@ -41,7 +41,8 @@ def make_nullable(schema: Schema) -> Schema:
     """Allow null, by type rather than by `anyOf`: test generators negate types better."""
     if "const" in schema:
         return {**{key: value for key, value in schema.items() if key != "const"}, "enum": [schema["const"], None]}
-    return {**schema, "type": [schema["type"], "null"]}
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return {**schema, "type": [*types, "null"]}
 
 
 def make_integer(maximum: int | None = None, default: int | None = None, minimum: int = 1) -> Schema:
@@ -99,12 +100,18 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
             "/v1/search": {"post": _make_search(snapshot, limits)},
             "/v1/documents": make_document_paths(snapshot, limits),
             "/v1/index": {"get": make_get("Description of the served index.", _make_index())},
+            "/v1/schema": {"get": make_get("Attributes: type, number of documents, examples, range.", _make_schema())},
             "/livez": {"get": make_get("Liveness.", make_object({"status": {"const": "live"}}), health=True)},
             "/readyz": {"get": _make_readiness()},
             "/metrics": {"get": _make_metrics()},
         },
         "components": {
-            "schemas": {"Filter": _make_filter(limits), "Answer": _make_answer(), "Error": make_error_schema()},
+            "schemas": {
+                "Filter": _make_filter(limits),
+                "Operand": _make_operand(),
+                "Answer": _make_answer(),
+                "Error": make_error_schema(),
+            },
             "responses": {str(status): make_error_component(status) for status in ERRORS},
         },
     }
@@ -207,30 +214,40 @@ def _make_answer() -> Schema:
     )
 
 
-def _make_filter(limits: RequestLimits) -> Schema:
+def _make_operand() -> Schema:
+    """Return the schema of what an attribute is compared with."""
     scalar: Schema = {"type": ["string", "number", "boolean"]}
+    operators: Schema = {
+        "any": {"type": "array", "items": make_nullable(scalar), "minItems": 1},
+        "all": {"type": "array", "items": scalar, "minItems": 1},
+        "prefix": {"type": "string"},
+        "exists": {"type": "boolean"},
+        "not": {"$ref": "#/components/schemas/Operand"},
+    }
+
+    def make_conditions(bound: str) -> Schema:
+        properties = operators | {name: {"type": bound} for name in ("gt", "gte", "lt", "lte")}
+        return {"type": "object", "properties": properties, "minProperties": 1, "additionalProperties": False}
+
+    return {"anyOf": [make_nullable(scalar), make_conditions("number"), make_conditions("string")]}
+
+
+def _make_filter(limits: RequestLimits) -> Schema:
     reference = {"$ref": "#/components/schemas/Filter"}
-
-    def make_bounds(value_type: str) -> Schema:
-        bounds = {name: {"type": value_type} for name in ("gt", "gte", "lt", "lte")}
-        return {"type": "object", "properties": bounds, "minProperties": 1, "additionalProperties": False}
-
     filters = {"type": "array", "items": reference, "minItems": 1}
     return {
         "type": "object",
-        "description": "Conditions by attribute, all of which must hold; "
-        f"up to {limits.conditions} conditions and {limits.values} values in all.",
+        "description": "Conditions by attribute, all of which must hold; null: the attribute is absent; bounds that "
+        "are ISO 8601 dates compare as times. Operators on one attribute may be combined. "
+        f"Up to {limits.conditions} conditions and {limits.values} values in all.",
         "minProperties": 1,
         "properties": {"and": filters, "or": filters, "not": reference},
-        "additionalProperties": {
-            "anyOf": [
-                scalar,
-                make_object({"any": {"type": "array", "items": scalar, "minItems": 1}}),
-                make_bounds("number"),
-                make_bounds("string"),
-            ],
-        },
-        "examples": [{"lang": "en", "year": {"gte": 2020}}, {"or": [{"tag": {"any": ["a", "b"]}}, {"not": {"n": 1}}]}],
+        "additionalProperties": {"$ref": "#/components/schemas/Operand"},
+        "examples": [
+            {"lang": "en", "year": {"gte": 2020}},
+            {"or": [{"tag": {"any": ["a", "b"]}}, {"not": {"n": 1}}]},
+            {"published": {"gte": "2024-01-31", "lt": "2025-01-01"}, "url": {"prefix": "https://"}, "draft": None},
+        ],
     }
 
 
@@ -267,6 +284,26 @@ def _make_index() -> Schema:
             "examples": {"type": "array", "items": {"type": "string"}},
         }
     )
+
+
+def _make_schema() -> Schema:
+    count = {"type": "integer", "minimum": 0}
+    limit: Schema = {"type": ["number", "string"]}
+    attribute = make_object(
+        {
+            "name": {"type": "string"},
+            "type": {"enum": ["string", "number", "boolean", "time"]},
+            "documents": count,
+            "examples": {"type": "array", "items": {"type": "string"}},
+            "lists": {"type": "boolean", "description": "Whether a document has several values."},
+            "min": limit,
+            "max": limit,
+            "true": count,
+            "false": count,
+        },
+        optional=("examples", "lists", "min", "max", "true", "false"),
+    )
+    return make_object({"documents": count, "attributes": {"type": "array", "items": attribute}})
 
 
 def _make_readiness() -> Schema:

@@ -45,6 +45,7 @@ def describe_live(view: LiveView) -> dict[str, Any]:
         if view.state.live
         else None,
         "attributes": _list_attributes(view),
+        "schema": view.describe_attributes(),
         "drift": _describe_drift(view.state.drift),
     }
 

@@ -95,6 +95,10 @@ class Segment:
         documents = self.reader.documents
         return documents.document(row) or Document(documents.id(row), "", "", documents.columns.get(row))
 
+    def get_alive_rows(self) -> Mask | None:
+        """Mask of the rows that are not deleted; None: all."""
+        return None if self.deleted is None else ~unpack_bits(self.deleted, self.count)
+
     def get_codes(self, positions: Rows) -> Codes:
         """Copy the codes at positions, one codeword number per byte."""
         return self.reader.candidates.unpack_codes(positions)

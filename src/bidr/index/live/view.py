@@ -12,6 +12,7 @@ from bidr.data.types import Document
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
 from bidr.index.candidate_source import as_queries
 from bidr.index.filters.filter_expression import Filter, parse_filter
+from bidr.index.filters.schema import SchemaBuilder
 from bidr.index.live.memtable import Memtable, score_codes
 from bidr.index.live.segment import Segment, SegmentHandle, count_bits
 from bidr.index.live.wal_record import WalRecord
@@ -142,6 +143,14 @@ class LiveView:
         """Return the attribute names of all documents."""
         names = {name for segment in self.segments for name, _ in segment.reader.documents.columns.columns}
         return names.union(*(document.attributes or {} for document in self.memtable.documents))
+
+    def describe_attributes(self) -> list[dict[str, Any]]:
+        """Describe the attributes of all documents: type, number of documents, examples, range."""
+        builder = SchemaBuilder()
+        for segment in self.segments:
+            builder.add_columns(segment.reader.documents.columns, segment.get_alive_rows())
+        builder.add_documents(self.memtable.documents[row].attributes for row in self.memtable_rows)
+        return builder.describe()
 
     def to_faiss(self, engine: str = "scan") -> Any:
         """Convert the codes to a Faiss index over rows (see `IndexReader.to_faiss`)."""
