@@ -11,6 +11,7 @@ from bidr.cli.demo import Demo
 from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
 from bidr.cli.inspect import Inspect
+from bidr.cli.list import Count, Get, List
 from bidr.cli.plan import Plan
 from bidr.cli.repair import Repair
 from bidr.cli.reproduce import Reproduce
@@ -18,6 +19,7 @@ from bidr.cli.search import Search
 from bidr.cli.serve import Serve
 from bidr.cli.snapshot import Snapshot
 from bidr.cli.train import Recipes, Train
+from bidr.cli.update import Update
 from bidr.cli.verify import Verify
 
 VERBS: dict[str, type[Command]] = {
@@ -29,7 +31,11 @@ VERBS: dict[str, type[Command]] = {
     "serve": Serve,
     "evaluate": Evaluate,
     "add": Add,
+    "update": Update,
     "delete": Delete,
+    "list": List,
+    "count": Count,
+    "get": Get,
     "compact": Compact,
     "snapshot": Snapshot,
     "inspect": Inspect,

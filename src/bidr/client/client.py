@@ -3,7 +3,7 @@
 import asyncio
 import time
 import weakref
-from collections.abc import AsyncGenerator, Collection, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Collection, Iterator, Mapping, Sequence
 from types import ModuleType, TracebackType
 from typing import Any, Self, TypeVar, Unpack, overload
 
@@ -12,7 +12,7 @@ import numpy.typing as npt
 from bidr.client.requests import Reply, RequestBuilder, RequestSteps, SearchParams
 from bidr.client.retry import Retry
 from bidr.client.transport import make_attempts
-from bidr.data.types import Document, to_python_scalar
+from bidr.data.types import Document, DocumentPage, to_python_scalar
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.search.types import QueryVectors, SearchOptions, SearchResult, Texts
 from bidr.utils.array_types import Floats
@@ -104,6 +104,13 @@ class Client(_BaseClient):
         """Return the best k documents for each query vector; options: see `SearchOptions`."""
         return self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
 
+    def more_like(
+        self, ids: str | Collection[str], k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult:
+        """Return the documents most like one document, or like the mean of several, without these."""
+        names = [ids] if isinstance(ids, str) else ids
+        return self._run(self._builder.more_like(names, self._make_params(k, candidates, options)))
+
     def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
         """Add documents and return their number; existing ids are replaced, or refused with replace=False."""
         return self._run(self._builder.add(documents, vectors, replace))
@@ -111,6 +118,37 @@ class Client(_BaseClient):
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Delete documents by id and return their number."""
         return self._run(self._builder.delete(ids, missing_ok))
+
+    def delete_where(self, filter: Any) -> int:
+        """Delete the documents that match a filter, in one commit; return how many."""
+        return self._run(self._builder.delete_where(filter))
+
+    def set_attributes(self, changes: Mapping[str, Mapping[str, Any]], *, missing_ok: bool = False) -> int:
+        """Change attributes by id, such as {"doc-1": {"price": 3, "stock": None}}; None removes one."""
+        return self._run(self._builder.set_attributes(changes, missing_ok))
+
+    def set_attributes_where(self, filter: Any, values: Mapping[str, Any]) -> int:
+        """Change attributes of the documents that match a filter; return how many."""
+        return self._run(self._builder.set_attributes_where(filter, values))
+
+    def count(self, filter: Any = None) -> int:
+        """Count the documents, or those that match a filter."""
+        return self._run(self._builder.count(filter))
+
+    def list_documents(
+        self, filter: Any = None, limit: int | None = None, cursor: str | None = None, *, text: bool = True
+    ) -> DocumentPage:
+        """List documents without a query, page by page (see `OpenIndex.list_documents`)."""
+        return self._run(self._builder.list_documents(filter, limit, cursor, text))
+
+    def scroll(self, filter: Any = None, *, text: bool = True) -> Iterator[Document]:
+        """Iterate over all documents, or those that match a filter, in constant memory."""
+        cursor: str | None = None
+        while True:
+            page = self.list_documents(filter, None, cursor, text=text)
+            yield from page.documents
+            if (cursor := page.cursor) is None:
+                return
 
     def get(self, ids: Collection[str]) -> dict[str, Document]:
         """Return documents by id, without those that do not exist."""
@@ -189,6 +227,13 @@ class AsyncClient(_BaseClient):
         """As `Client.search_vectors`."""
         return await self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
 
+    async def more_like(
+        self, ids: str | Collection[str], k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult:
+        """As `Client.more_like`."""
+        names = [ids] if isinstance(ids, str) else ids
+        return await self._run(self._builder.more_like(names, self._make_params(k, candidates, options)))
+
     async def add(self, documents: Sequence[Document], vectors: Floats | None = None, *, replace: bool = True) -> int:
         """As `Client.add`."""
         return await self._run(self._builder.add(documents, vectors, replace))
@@ -196,6 +241,38 @@ class AsyncClient(_BaseClient):
     async def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """As `Client.delete`."""
         return await self._run(self._builder.delete(ids, missing_ok))
+
+    async def delete_where(self, filter: Any) -> int:
+        """As `Client.delete_where`."""
+        return await self._run(self._builder.delete_where(filter))
+
+    async def set_attributes(self, changes: Mapping[str, Mapping[str, Any]], *, missing_ok: bool = False) -> int:
+        """As `Client.set_attributes`."""
+        return await self._run(self._builder.set_attributes(changes, missing_ok))
+
+    async def set_attributes_where(self, filter: Any, values: Mapping[str, Any]) -> int:
+        """As `Client.set_attributes_where`."""
+        return await self._run(self._builder.set_attributes_where(filter, values))
+
+    async def count(self, filter: Any = None) -> int:
+        """As `Client.count`."""
+        return await self._run(self._builder.count(filter))
+
+    async def list_documents(
+        self, filter: Any = None, limit: int | None = None, cursor: str | None = None, *, text: bool = True
+    ) -> DocumentPage:
+        """As `Client.list_documents`."""
+        return await self._run(self._builder.list_documents(filter, limit, cursor, text))
+
+    async def scroll(self, filter: Any = None, *, text: bool = True) -> AsyncIterator[Document]:
+        """As `Client.scroll`."""
+        cursor: str | None = None
+        while True:
+            page = await self.list_documents(filter, None, cursor, text=text)
+            for document in page.documents:
+                yield document
+            if (cursor := page.cursor) is None:
+                return
 
     async def get(self, ids: Collection[str]) -> dict[str, Document]:
         """As `Client.get`."""

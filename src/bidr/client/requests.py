@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from bidr.client.errors import Unavailable
 from bidr.data.attribute_validation import check_attributes
-from bidr.data.types import Document, to_python_scalar, validate_documents, validate_ids
+from bidr.data.types import Document, DocumentPage, to_python_scalar, validate_documents, validate_ids
 from bidr.data.validation import check_unicode, format_value, validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
@@ -49,6 +49,13 @@ class SearchParams(NamedTuple):
     codes_only: bool = False
     lexical: int | None = None
     lexical_weight: float | None = None
+    offset: int = 0
+    min_score: float | None = None
+    group_by: str | None = None
+    group_size: int = 1
+    mmr: float | None = None
+    fusion: str = "sum"
+    combine: str | None = None
 
     def to_fields(self) -> dict[str, Any]:
         """Return `k` and all options that differ from their defaults."""
@@ -77,8 +84,13 @@ class RequestBuilder:
         rest = to_json({"texts": [], **params.to_fields()})[len('{"texts": [') :]
         for part in (yield from self._split_queries([len(text) + 2 for text in quoted], len(rest.encode()), params)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
-            results += parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), len(quoted[part]))
+            count = 1 if params.combine else len(quoted[part])
+            results += parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), count)
         return results
+
+    def more_like(self, ids: Collection[str], params: SearchParams) -> RequestSteps[SearchResult]:
+        body = to_json({"like": validate_ids(ids), **params.to_fields()}).encode()
+        return parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), 1)[0]
 
     def search_vectors(
         self, queries: QueryVectors | npt.ArrayLike, params: SearchParams
@@ -94,7 +106,8 @@ class RequestBuilder:
         for part in (yield from self._split_queries([rows[:1].nbytes] * len(rows), 0, params)):
             body, content_type = rows[part].tobytes(), "application/octet-stream"
             results += parse_search_reply(
-                (yield RequestSpec("POST", "/v1/search", query, body, content_type)), len(rows[part])
+                (yield RequestSpec("POST", "/v1/search", query, body, content_type)),
+                1 if params.combine else len(rows[part]),
             )
         return results
 
@@ -126,6 +139,39 @@ class RequestBuilder:
             count += int((yield RequestSpec("DELETE", "/v1/documents", params, is_idempotent=missing_ok))["deleted"])
         return count
 
+    def delete_where(self, condition: Any) -> RequestSteps[int]:
+        body = to_json({"filter": condition}).encode()
+        return int((yield RequestSpec("POST", "/v1/documents/delete", body=body))["deleted"])
+
+    def set_attributes(self, changes: Mapping[str, Mapping[str, Any]], missing_ok: bool) -> RequestSteps[int]:
+        if not isinstance(changes, Mapping):
+            raise DataError(f"changes: given {format_value(changes)}, expected a dictionary of attributes by id")
+        rows = [{"id": doc_id, "attributes": values} for doc_id, values in changes.items()]
+        bodies, count = [to_json(row).encode() for row in rows], 0
+        start = b'{"missing_ok": true, "documents": [' if missing_ok else b'{"documents": ['
+        limits = yield from self._get_limits()
+        for part in split_batches(
+            [len(body) + 1 for body in bodies], limits["documents"], MAX_BODY_SHARE * limits["body"]
+        ):
+            body = start + b",".join(bodies[part]) + b"]}"
+            count += int((yield RequestSpec("PATCH", "/v1/documents", body=body))["changed"])
+        return count
+
+    def set_attributes_where(self, condition: Any, values: Mapping[str, Any]) -> RequestSteps[int]:
+        body = to_json({"filter": condition, "attributes": values}).encode()
+        return int((yield RequestSpec("PATCH", "/v1/documents", body=body))["changed"])
+
+    def count(self, condition: Any) -> RequestSteps[int]:
+        body = to_json({"filter": condition}).encode()
+        return int((yield RequestSpec("POST", "/v1/documents/count", body=body))["count"])
+
+    def list_documents(
+        self, condition: Any, limit: int | None, cursor: str | None, text: bool
+    ) -> RequestSteps[DocumentPage]:
+        body = to_json({"filter": condition, "limit": limit, "cursor": cursor, "text": text}).encode()
+        reply = yield RequestSpec("POST", "/v1/documents/list", body=body)
+        return DocumentPage([_parse_document(row) for row in reply["documents"]], reply["cursor"])
+
     def get(self, ids: Collection[str]) -> RequestSteps[dict[str, Document]]:
         documents: dict[str, Document] = {}
         for part in (yield from self._split_ids(ids)):
@@ -149,11 +195,12 @@ class RequestBuilder:
 
     def _split_queries(self, sizes: Sequence[int], overhead: int, params: SearchParams) -> RequestSteps[list[slice]]:
         """Split queries into requests. sizes: bytes of each query; overhead: bytes of the other fields."""
-        if len(sizes) <= 1:
-            return [slice(0, 1)] if sizes else []
+        if len(sizes) <= 1 or params.combine:  # what is one query is one request
+            return [slice(0, len(sizes))] if sizes else []
         limits = yield from self._get_limits()
         assert self._index_info is not None
         k = params.k if isinstance(params.k, int) else 1
+        k += params.offset if isinstance(params.offset, int) else 0
         candidates, lexical = params.candidates or self._index_info.get("candidates"), params.lexical
         lexical = self._index_info.get("lexical") if lexical is None else lexical
         depth = k

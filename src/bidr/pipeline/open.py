@@ -1,17 +1,20 @@
 """Open an index with its model, for searching or for writing."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
-from bidr.data.types import Document
-from bidr.data.vector_source import open_vectors
-from bidr.errors import ConfigError, IndexFolderError, ModelError
+from bidr.data.types import Document, DocumentPage, validate_ids
+from bidr.data.vector_source import normalize_l2, open_vectors
+from bidr.errors import ConfigError, DataError, IndexFolderError, ModelError
+from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.lexical_search import has_lexical_index
+from bidr.index.live.listing import list_documents
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
@@ -23,10 +26,14 @@ from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.pipeline.index_encoder import add_text_encoder, attach_encoder
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
-from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
-from bidr.utils.array_types import Floats
+from bidr.search.types import QueryVectors, RankedBatch, SearchOptions, SearchResult
+from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.device import pick_device
+from bidr.utils.reproducible_matmul import matmul_transposed
+
+SCROLL_DOCUMENTS = 1_000
+"""Documents of a page of `OpenIndex.scroll`."""
 
 
 class OpenIndex(Searcher):
@@ -54,7 +61,7 @@ class OpenIndex(Searcher):
         candidates: int | None = None,
         *,
         words: Sequence[str] | None = None,
-        **options: Unpack[SearchOptions],
+        **options: Any,
     ) -> RankedBatch:
         """Return the best k documents for each query as arrays; options: see `SearchOptions`.
 
@@ -68,6 +75,67 @@ class OpenIndex(Searcher):
         if words is None and self.is_lexical_optional and options.get("lexical") is None:
             options["lexical"] = 0
         return super().search_vectors(encoded, k, candidates, words=words, **options)
+
+    def more_like(
+        self, ids: str | Sequence[str], k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult:
+        """Return the documents most like one document, or like the mean of several, without these.
+
+        Args:
+            ids: ids of documents of the index.
+            k: number of documents.
+            candidates: number of candidates to read.
+            **options: see `SearchOptions`.
+        """
+        view, names = self.view, [ids] if isinstance(ids, str) else validate_ids(ids)
+        rows = view.find_rows(names)
+        missing = [name for name in names if name not in rows]
+        if missing or not names:
+            raise DataError(f"ids: given {missing or names}, expected ids of documents of the index; give one or more")
+        queries = read_query_vectors(view, np.fromiter(rows.values(), dtype=np.int64), self.model)
+        check_integer("k", k)
+        options.setdefault("lexical", 0)
+        batch = Searcher.search_vectors(self, queries, k + len(rows), candidates, **options)
+        result = self.load_results(batch)[0]
+        hits = [hit for hit in result if hit.id not in rows][:k]
+        return SearchResult([hit._replace(rank=rank) for rank, hit in enumerate(hits, 1)], result.timings)
+
+    def count(self, filter: Any = None) -> int:
+        """Count the documents, or those that match a filter."""
+        return self.view.count if filter is None else self.view.count_matching(parse_filter(filter))
+
+    def get(self, ids: Collection[str]) -> dict[str, Document]:
+        """Return documents by id, without those that do not exist."""
+        view = self.view
+        return {doc_id: view.documents.record(row) for doc_id, row in view.find_rows(validate_ids(ids)).items()}
+
+    def list_documents(
+        self, filter: Any = None, limit: int = 100, cursor: str | None = None, *, text: bool = True
+    ) -> DocumentPage:
+        """List documents without a query, page by page, in an order of their own.
+
+        A document that stays is listed once, whatever is written between two pages.
+
+        Args:
+            filter: condition on attributes.
+            limit: maximum number of documents of the page.
+            cursor: `cursor` of the page before; None: from the beginning.
+            text: whether titles and texts are read.
+        """
+        check_integer("limit", limit)
+        if cursor is not None and not isinstance(cursor, str):
+            raise ConfigError(f"cursor: given {cursor!r}, expected the cursor of the page before, or None")
+        condition = None if filter is None else parse_filter(filter)
+        return list_documents(self.view, condition, limit, cursor, texts=text)
+
+    def scroll(self, filter: Any = None, *, text: bool = True) -> Iterator[Document]:
+        """Iterate over all documents, or those that match a filter, in constant memory."""
+        cursor: str | None = None
+        while True:
+            page = self.list_documents(filter, SCROLL_DOCUMENTS, cursor, text=text)
+            yield from page.documents
+            if (cursor := page.cursor) is None:
+                return
 
     def schema(self) -> list[dict[str, Any]]:
         """Describe the attributes: name, type, number of documents, examples or range."""
@@ -103,6 +171,25 @@ class OpenIndex(Searcher):
 
     def __exit__(self, *error: object) -> None:
         self.reader.close()
+
+
+def read_query_vectors(view: LiveView, rows: Rows, model: Model | CodesOnlyModel | None) -> QueryVectors:
+    """Return one query: the mean of stored vectors of documents.
+
+    The codes are searched with the same vector where documents and queries share a space, otherwise with the mean of
+    what the documents' codes stand for.
+    """
+    manifest, positions = view.manifest, view.find_positions(rows)
+    mean = view.vectors.read(positions).mean(axis=0, dtype=np.float32, keepdims=True)
+    if manifest.unit:
+        mean = normalize_l2(mean)
+    if isinstance(model, CodesOnlyModel) and manifest.stored_dim == manifest.dim:
+        return QueryVectors(*model.queries(mean))
+    vectors = np.zeros((1, manifest.dim), dtype=np.float32)
+    vectors[:, : manifest.stored_dim] = mean
+    decoded = view.codebooks.decode(view.read_codes(positions)).mean(axis=0, dtype=np.float32, keepdims=True)
+    codes = matmul_transposed(decoded, view.codebooks.rotation.T)
+    return QueryVectors(vectors if model is None and manifest.stored_dim == manifest.dim else codes, vectors)
 
 
 def open_index_model(

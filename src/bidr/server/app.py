@@ -44,7 +44,7 @@ from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_attrib
 from bidr.server.json_logs import log, log_fault
 from bidr.server.metrics import Metrics
 from bidr.server.openapi import make_openapi
-from bidr.server.search_handler import search
+from bidr.server.search_handler import read_document_query, search
 from bidr.server.search_request import RequestParser, SearchRequest, ValidationContext
 from bidr.server.static_files import StaticFiles
 from bidr.server.writer_client import WriterClient
@@ -133,6 +133,8 @@ class SearchService:
     async def _encode(self, snapshot: IndexSnapshot, request: SearchRequest, deadline: float) -> QueryVectors:
         if request.vectors is not None:
             return snapshot.to_query_vectors(request.vectors)
+        if request.like is not None:
+            return await self.run_on_thread(read_document_query, snapshot, request.like, deadline)
         if snapshot.encoder is None:
             raise InvalidRequest(
                 "the index has no text encoder",
@@ -297,9 +299,17 @@ def make_app(service: SearchService) -> App:
     routes: dict[str, tuple[dict[str, Permission], dict[str, Handler]]] = {
         "/v1/search": ({}, {"POST": service.search}),
         "/v1/documents": (
-            {"POST": "write", "DELETE": "write"},
-            {"GET": documents.fetch, "POST": documents.add, "DELETE": documents.delete},
+            {"POST": "write", "PATCH": "write", "DELETE": "write"},
+            {
+                "GET": documents.fetch,
+                "POST": documents.add,
+                "PATCH": documents.set_attributes,
+                "DELETE": documents.delete,
+            },
         ),
+        "/v1/documents/list": ({}, {"POST": documents.list_documents}),
+        "/v1/documents/count": ({}, {"POST": documents.count}),
+        "/v1/documents/delete": ({"POST": "write"}, {"POST": documents.delete_where}),
         "/v1/index": ({}, {"GET": service.get_index}),
         "/v1/schema": ({}, {"GET": service.get_schema}),
         "/metrics": ({}, {"GET": service.get_metrics}),

@@ -186,7 +186,7 @@ class IndexHolder:
         if previous is None or previous.generation != int(view.generation.name):
             warm_up_kernels(view)
         stamp = view.state.model
-        lookup = previous.lookup.switch_view(view) if previous else DocumentLookup(view)
+        lookup = DocumentLookup(view)
         if previous and self._has_same_encoders(previous, view):
             return IndexSnapshot(view, previous.model, previous.encoder, lookup, previous.candidates)
         model: Model | CodesOnlyModel | None = None

@@ -6,10 +6,18 @@ Written by hand, because most values depend on the index.
 from typing import Any
 
 from bidr.data.attribute_validation import COMBINING, LONGEST_NAME
-from bidr.server.document_endpoint import MAX_ID_CHARS, MAX_NUMBER, get_max_component
+from bidr.server.document_endpoint import LISTED_DOCUMENTS, MAX_ID_CHARS, MAX_NUMBER, get_max_component
 from bidr.server.index_holder import IndexSnapshot
 from bidr.server.limits import RequestLimits
-from bidr.server.search_request import DEFAULT_K, MAX_COMPONENT, MAX_LEXICAL_WEIGHT, OPTIONS
+from bidr.server.search_request import (
+    COMBINATIONS,
+    DEFAULT_K,
+    FUSIONS,
+    MAX_COMPONENT,
+    MAX_LEXICAL_WEIGHT,
+    MAX_SCORE,
+    OPTIONS,
+)
 
 Schema = dict[str, Any]
 ERRORS = {
@@ -41,6 +49,8 @@ def make_nullable(schema: Schema) -> Schema:
     """Allow null, by type rather than by `anyOf`: test generators negate types better."""
     if "const" in schema:
         return {**{key: value for key, value in schema.items() if key != "const"}, "enum": [schema["const"], None]}
+    if "enum" in schema:
+        schema = schema | {"enum": [*schema["enum"], None]}
     types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
     return {**schema, "type": [*types, "null"]}
 
@@ -99,6 +109,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
         "paths": {
             "/v1/search": {"post": _make_search(snapshot, limits)},
             "/v1/documents": make_document_paths(snapshot, limits),
+            **make_filtered_paths(limits),
             "/v1/index": {"get": make_get("Description of the served index.", _make_index())},
             "/v1/schema": {"get": make_get("Attributes: type, number of documents, examples, range.", _make_schema())},
             "/livez": {"get": make_get("Liveness.", make_object({"status": {"const": "live"}}), health=True)},
@@ -138,10 +149,15 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
         "codes_only": {"type": "boolean", "default": False, "description": "The ranking of the codes alone."},
         "model": model,
     }
+    options |= _make_shaping(limits)
     body = {name: make_nullable(schema) for name, schema in options.items()}
     recommended = snapshot.recommended
     lexical_options = _make_lexical_options(0, 0, recommended.lexical_weight)
-    bodies = [make_object({"vectors": vectors, **body, **lexical_options}, optional=OPTIONS)]
+    like = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": limits.documents}
+    bodies = [
+        make_object({"vectors": vectors, **body, **lexical_options}, optional=OPTIONS),
+        make_object({"like": like, **body, **lexical_options}, optional=OPTIONS),
+    ]
     example: Schema = {"vectors": [[round(1 / dim, 6)] * dim], "k": 3, "candidates": default}
     if snapshot.encoder is not None:
         maximum = limits.candidates if snapshot.has_lexical else 0
@@ -158,9 +174,9 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
     return {
         "operationId": "search",
         "summary": "The best documents for each query.",
-        "description": f"Queries as texts or as vectors; or as float32 rows, little-endian, of {row_bytes} bytes each "
-        f"(up to {limits.queries}, finite numbers), with everything else in the query string (a filter as JSON; "
-        f"`dim={dim}`, if there is more than one row). "
+        "description": "Queries as texts or as vectors, or documents to find more like; or as float32 rows, "
+        f"little-endian, of {row_bytes} bytes each (up to {limits.queries}, finite numbers), with everything else in "
+        f"the query string (a filter as JSON; `dim={dim}`, if there is more than one row). "
         f"All queries together may have {limits.answers} answers and {limits.reads} candidates.",
         "parameters": parameters,
         "requestBody": {
@@ -170,7 +186,24 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             },
         },
-        "responses": make_responses(_make_search_response(), *WITH_BODY, 409),
+        "responses": make_responses(_make_search_response(), *WITH_BODY, 404, 409),
+    }
+
+
+def _make_shaping(limits: RequestLimits) -> Schema:
+    """Return the options that act on ranked candidates."""
+    score = {"type": "number", "minimum": -MAX_SCORE, "maximum": MAX_SCORE}
+    return {
+        "offset": make_integer(limits.candidates, 0, minimum=0) | {"description": "Best documents to skip."},
+        "min_score": score | {"description": "Documents with a lower score are left out."},
+        "group_by": {"type": "string", "minLength": 1, "description": "Attribute: `group_size` hits for each value."},
+        "group_size": make_integer(limits.k, 1),
+        "mmr": {"type": "number", "minimum": 0, "maximum": 1}
+        | {"description": "Maximal marginal relevance: 1 is relevance alone, 0 diversity alone."},
+        "fusion": {"type": "string", "enum": list(FUSIONS), "default": "sum"}
+        | {"description": "Vectors and BM25: weighted sum of scores, or of reciprocal ranks."},
+        "combine": {"type": "string", "enum": list(COMBINATIONS)}
+        | {"description": "All queries are one: the maximum or the mean of their scores. Not with lexical."},
     }
 
 
@@ -360,6 +393,12 @@ def make_document_paths(snapshot: IndexSnapshot, limits: RequestLimits) -> Schem
             "requestBody": {"required": True, "content": {"application/json": _make_add_body(snapshot, batch)}},
             "responses": make_responses(make_object({**STATE, "added": COUNT, "replaced": COUNT}), *WITH_BODY, 409),
         },
+        "patch": {
+            "operationId": "set_attributes",
+            "summary": "Change attributes by id or by filter; codes, vectors and texts stay. Durable when answered.",
+            "requestBody": {"required": True, "content": {"application/json": _make_changes_body(batch)}},
+            "responses": make_responses(make_object({**STATE, "changed": COUNT}), *WITH_BODY, 404),
+        },
         "delete": {
             "operationId": "remove",
             "summary": "Delete documents by id, all or none; durable when answered.",
@@ -369,11 +408,74 @@ def make_document_paths(snapshot: IndexSnapshot, limits: RequestLimits) -> Schem
     }
 
 
+def make_filtered_paths(limits: RequestLimits) -> Schema:
+    """Return the operations on documents that match a filter."""
+    condition = make_nullable_reference("Filter")
+    listing: Schema = {
+        "filter": condition,
+        "limit": make_nullable(make_integer(limits.documents, min(LISTED_DOCUMENTS, limits.documents))),
+        "cursor": make_nullable({"type": "string", "minLength": 1}),
+        "text": make_nullable({"type": "boolean", "default": True, "description": "Whether to return title and text."}),
+    }
+    page = {"documents": _make_stored_documents(), "cursor": make_nullable({"type": "string"})}
+
+    def make_post(name: str, summary: str, body: Schema, example: Schema, result: Schema) -> Schema:
+        content = {"application/json": {"schema": body, "example": example}}
+        responses = make_responses(make_object(result), *WITH_BODY)
+        request_body = {"required": True, "content": content}
+        return {"post": {"operationId": name, "summary": summary, "requestBody": request_body, "responses": responses}}
+
+    return {
+        "/v1/documents/list": make_post(
+            "list",
+            "Documents page by page, without a query; one that stays is listed once, whatever is written meanwhile.",
+            make_object(listing, optional=tuple(listing)),
+            {"limit": 3},
+            page,
+        ),
+        "/v1/documents/count": make_post(
+            "count",
+            "Number of documents that match a filter.",
+            make_object({"filter": condition}, optional=("filter",)),
+            {},
+            {"count": COUNT},
+        ),
+        "/v1/documents/delete": make_post(
+            "remove_where",
+            "Delete the documents that match a filter, in one commit; durable when answered.",
+            make_object({"filter": {"$ref": "#/components/schemas/Filter"}}),
+            {"filter": {"lang": "xx"}},
+            {**STATE, "deleted": COUNT},
+        ),
+    }
+
+
+def make_nullable_reference(name: str) -> Schema:
+    return {"anyOf": [{"$ref": f"#/components/schemas/{name}"}, {"type": "null"}]}
+
+
+def _make_changes_body(batch: Schema) -> Schema:
+    """Return the request body of PATCH /v1/documents, with an example."""
+    attributes = _make_attributes()
+    attributes["additionalProperties"] = make_nullable(attributes["additionalProperties"])
+    attributes |= {"minProperties": 1, "description": "New values; null removes an attribute."}
+    change = make_object({"id": ID, "attributes": attributes})
+    missing_ok: Schema = {"type": "boolean", "default": False, "description": "Ignore ids that do not exist."}
+    by_id = make_object({"documents": batch | {"items": change}, "missing_ok": missing_ok}, optional=("missing_ok",))
+    by_filter = make_object({"filter": {"$ref": "#/components/schemas/Filter"}, "attributes": attributes})
+    example = {"documents": [{"id": "doc-1", "attributes": {"price": 3}}], "missing_ok": True}
+    return {"schema": {"oneOf": [by_id, by_filter]}, "example": example}
+
+
+def _make_stored_documents() -> Schema:
+    fields = {"id": {"type": "string"}, "title": make_nullable({"type": "string"})}
+    fields |= {"text": make_nullable({"type": "string"}), "attributes": make_nullable({"type": "object"})}
+    return {"type": "array", "items": make_object(fields)}
+
+
 def _make_fetch_response() -> Schema:
-    fields = {"id": ID, "title": make_nullable({"type": "string"}), "text": make_nullable({"type": "string"})}
-    fields["attributes"] = make_nullable({"type": "object"})
     missing = {"type": "array", "items": {"type": "string"}}
-    return make_object({"documents": {"type": "array", "items": make_object(fields)}, "missing": missing})
+    return make_object({"documents": _make_stored_documents(), "missing": missing})
 
 
 def _make_add_body(snapshot: IndexSnapshot, batch: Schema) -> Schema:

@@ -16,7 +16,16 @@ from bidr.server.errors import HTTPError, InternalError, Overloaded, to_http_err
 from bidr.server.framing import SOCKET_NAME, encode_error, read_frame, write_frame
 from bidr.server.json_logs import log, log_fault
 from bidr.server.process import read_config, report_startup, watch_parent
-from bidr.server.write_batcher import AddJob, DeleteJob, Job, Outcome, WriteBatcher
+from bidr.server.write_batcher import (
+    AddJob,
+    AttributesJob,
+    AttributesWhereJob,
+    DeleteJob,
+    DeleteWhereJob,
+    Job,
+    Outcome,
+    WriteBatcher,
+)
 from bidr.utils.progress import console
 
 REFRESH_TIMEOUT = 1.0
@@ -125,6 +134,12 @@ def parse_job(message: dict[str, Any], payload: bytes) -> Job:
     """Convert a frame to a job; the worker has validated it."""
     if message["op"] == "delete":
         return DeleteJob(message["ids"], message["missing_ok"])
+    if message["op"] == "delete_where":
+        return DeleteWhereJob(message["filter"])
+    if message["op"] == "set_attributes":
+        return AttributesJob(message["changes"], message["missing_ok"])
+    if message["op"] == "set_attributes_where":
+        return AttributesWhereJob(message["filter"], message["values"])
     documents = [Document(*fields) for fields in message["documents"]]
     vectors = np.frombuffer(payload, dtype="<f4").reshape(len(documents), -1).astype(np.float32) if payload else None
     return AddJob(documents, vectors, message["replace"])

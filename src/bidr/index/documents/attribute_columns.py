@@ -67,22 +67,24 @@ class AttributeColumns:
         """Bytes of the bitmaps that earlier filters left in memory."""
         return self._bitmaps.bytes
 
-    def __init__(self, folder: Path, manifest: HasFiles, count: int) -> None:
-        self.folder, self.manifest, self.count = folder, manifest, count
+    def __init__(self, folder: Path, manifest: HasFiles, count: int, prefix: str = "") -> None:
+        """`prefix`: of all file names. Files with one are verified as a whole, as they have no block checksums."""
+        self.folder, self.manifest, self.count, self._prefix = folder, manifest, count, prefix
         self._bitmaps = LruCache(CACHE_BYTES)
         self._opened, self._is_one_per_row = cache(self._map_array), cache(self._check_rows)
         self._dictionaries = dict[int, _Dictionary]()
         self._order: npt.NDArray[Any] | None = None
         """The order that was checked last."""
-        self.exists = COLUMNS in manifest.files
-        self._texts = StringStore(folder, ATTRIBUTES, manifest) if self.exists else None
+        self.exists, self._texts = prefix + COLUMNS in manifest.files, None
+        if self.exists:
+            self._texts = StringStore(folder, prefix + ATTRIBUTES, manifest, verify_whole_file=bool(prefix))
         if self._texts is not None and len(self._texts) != count:
             raise IndexFolderError(f"{self._texts.path}: {len(self._texts):,} rows, expected {count:,}; {REBUILD}")
         self.columns = self._load_columns() if self.exists else []
 
     def _load_columns(self) -> list[tuple[str, str]]:
-        path = self.folder / COLUMNS
-        check_content(self.folder, self.manifest, COLUMNS)
+        path = self.folder / (self._prefix + COLUMNS)
+        check_content(self.folder, self.manifest, path.name)
         try:
             columns = [(column["name"], column["kind"]) for column in json.loads(path.read_bytes())]
         except (OSError, *PARSE_ERRORS) as error:
@@ -108,7 +110,7 @@ class AttributeColumns:
 
     def build_mask(self, expression: Filter) -> Mask:
         """Return which rows match a filter."""
-        return np.unpackbits(_as_bytes(self._evaluate(expression)), count=self.count, bitorder="little").view(np.bool_)
+        return np.unpackbits(_as_bytes(self.evaluate(expression)), count=self.count, bitorder="little").view(np.bool_)
 
     def build_bitmap(self, expression: Filter, order: npt.NDArray[Any] | None) -> Bits:
         """Return one bit per position: set where the row at this position matches.
@@ -118,10 +120,11 @@ class AttributeColumns:
         Args:
             order: the row of each position; None: rows are positions.
         """
-        key = repr(expression)  # as keys of a dict, filters for 1 and for True would be equal
+        # As keys of a dict, filters for 1 and for True would be equal.
+        key = f"{'rows' if order is None else 'positions'} {expression!r}"
         if (cached := self._bitmaps.get(key)) is not None:
             return cached
-        bitmap = _as_bytes(self._map_to_positions(self._evaluate(expression), order))[: -(-self.count // 8)]
+        bitmap = self.map_to_positions(self.evaluate(expression), order)
         self._bitmaps.put(key, bitmap)
         return bitmap
 
@@ -136,8 +139,11 @@ class AttributeColumns:
         self._bitmaps.clear()
         self._order = None
 
-    def _map_to_positions(self, bitmask: Bitmask, order: npt.NDArray[Any] | None) -> Bitmask:
+    def map_to_positions(self, bitmask: Bitmask, order: npt.NDArray[Any] | None) -> Bits:
         """Move the bits of rows to their positions, with none set beyond the last position."""
+        return _as_bytes(self._move_bits(bitmask, order))[: -(-self.count // 8)]
+
+    def _move_bits(self, bitmask: Bitmask, order: npt.NDArray[Any] | None) -> Bitmask:
         if order is None:
             if self.count % WORD_BITS:
                 bitmask[-1] &= (1 << self.count % WORD_BITS) - 1
@@ -151,7 +157,7 @@ class AttributeColumns:
         map_to_positions(bitmask, order, by_position)
         return by_position
 
-    def _evaluate(self, expression: Filter) -> Bitmask:
+    def evaluate(self, expression: Filter) -> Bitmask:
         """Return which rows match; bits beyond the last row are undefined."""
         check_deadline()
         if isinstance(expression, Leaf):
@@ -163,12 +169,12 @@ class AttributeColumns:
                     self._mark_values(number, kind, expression, bitmask)
             return bitmask
         if isinstance(expression, Not):
-            bitmask = self._evaluate(expression.part)
+            bitmask = self.evaluate(expression.part)
             return np.invert(bitmask, out=bitmask)
         combine, (first, *rest) = np.bitwise_and if isinstance(expression, And) else np.bitwise_or, expression.parts
-        bitmask = self._evaluate(first)
+        bitmask = self.evaluate(first)
         for part in rest:
-            combine(bitmask, self._evaluate(part), out=bitmask)
+            combine(bitmask, self.evaluate(part), out=bitmask)
         return bitmask
 
     def _mark_values(self, number: int, kind: str, condition: Leaf, bitmask: Bitmask) -> None:
@@ -215,7 +221,7 @@ class AttributeColumns:
 
     def load_values(self, number: int) -> npt.NDArray[Any]:
         """Load a column of numbers or booleans."""
-        values = self._load_array(f"column.{number}.values.npy", DTYPES[self.columns[number][1]])
+        values = self._load_array(f"{self._prefix}column.{number}.values.npy", DTYPES[self.columns[number][1]])
         if len(values) != self.count:
             raise IndexFolderError(f"{self.folder}: column {number} has the wrong length; {REBUILD}")
         return values
@@ -230,7 +236,7 @@ class AttributeColumns:
 
     def load_codes(self, number: int) -> npt.NDArray[Any]:
         """Load the dictionary code of each value of a string column."""
-        codes = self._load_array(f"column.{number}.codes.npy", np.dtype("<u4"))
+        codes = self._load_array(f"{self._prefix}column.{number}.codes.npy", np.dtype("<u4"))
         if len(codes) != len(self.load_rows(number)):
             raise IndexFolderError(f"{self.folder}: column {number} has the wrong length; {REBUILD}")
         return codes
@@ -254,7 +260,7 @@ class AttributeColumns:
         return self._map_rows(number)
 
     def _map_rows(self, number: int) -> npt.NDArray[Any]:
-        return self._load_array(f"column.{number}.rows.npy", np.dtype("<i8"))
+        return self._load_array(f"{self._prefix}column.{number}.rows.npy", np.dtype("<i8"))
 
     def _check_rows(self, number: int) -> bool:
         """Return whether every document has exactly one value in a string column; refuse invalid rows."""
@@ -267,7 +273,9 @@ class AttributeColumns:
         """Open a dictionary once: opening takes longer than a lookup."""
         if (opened := self._dictionaries.get(number)) is not None:
             return opened
-        opened = _Dictionary(StringStore(self.folder, f"column.{number}.words", self.manifest, verify_whole_file=True))
+        opened = _Dictionary(
+            StringStore(self.folder, f"{self._prefix}column.{number}.words", self.manifest, verify_whole_file=True)
+        )
         return self._dictionaries.setdefault(number, opened)
 
     def _load_array(self, name: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:

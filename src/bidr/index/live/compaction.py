@@ -188,7 +188,15 @@ class MergedCodes(MergedArray):
 
 def fingerprint_segments(segments: list[Segment]) -> str:
     """Compute a fingerprint of the alive documents of segments: manifest checksums and deleted rows."""
-    fields = [(segment.name, segment.entry.xxh3, _hash_deleted(segment)) for segment in segments]
+    fields = [
+        (
+            segment.name,
+            segment.entry.xxh3,
+            _hash_deleted(segment),
+            *([segment.overlay.stamp] if segment.overlay else []),
+        )
+        for segment in segments
+    ]
     return hash_bytes(json.dumps(fields).encode())
 
 
