@@ -18,7 +18,7 @@ import numpy as np
 from bidr.data.types import Document
 from bidr.index.builder.build import build_index
 from bidr.index.filters.filter_expression import parse_filter
-from bidr.index.live.listing import scroll_documents
+from bidr.index.live.document_list import scroll_documents
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.vectors import VectorFile

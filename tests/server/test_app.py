@@ -521,9 +521,9 @@ def test_more_like_documents(service):
 
 @pytest.mark.parametrize(
     "options",
-    [{"offset": -1}, {"offset": 61}, {"offset": "x"}, {"min_score": "x"}, {"min_score": 1e31}, {"mmr": 2}, {"mmr": True},
-     {"group_by": ""}, {"group_by": 3}, {"group_size": 0}, {"fusion": "best"}, {"combine": "min"}, {"like": ["doc-1"]},
-     {"k": 50, "offset": 60}],
+    [{"offset": -1}, {"offset": 61}, {"offset": "x"}, {"min_score": "x"}, {"min_score": 1e31}, {"mmr": 2},
+     {"mmr": True}, {"group_by": ""}, {"group_by": 3}, {"group_size": 0}, {"fusion": "best"}, {"combine": "min"},
+     {"like": ["doc-1"]}, {"k": 50, "offset": 60}],
 )  # fmt: skip
 def test_invalid_shapings_are_errors_with_a_remedy(service, options):
     found = search(service, vectors=[vector(1)], **options)

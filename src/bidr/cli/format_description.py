@@ -139,7 +139,7 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
             ),
         ),
         *([("lists", format_lists(keys["lists"]))] if keys.get("lists") else []),
-        ("codes", f"{keys['codes']['books']} books of {keys['codes']['codewords']} codewords"),
+        ("codes", _format_codes(keys["codes"])),
         (
             "dimensions",
             f"{keys['dimensions']['codes']} for the codes, {_format_dimensions(keys['dimensions'])} for the vectors",
@@ -171,6 +171,12 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
         *((f"  {name}", f"{disk_per_doc[name]:,.1f} bytes a document, {format_bytes(disk[name])}") for name in disk),
     ]
     return CommandResult(format_columns(rows), keys)
+
+
+def _format_codes(codes: dict[str, Any]) -> str:
+    if not codes.get("fitted", True):
+        return "not fitted yet: searches rank all documents by their vectors"
+    return f"{codes['books']} books of {codes['codewords']} codewords"
 
 
 def _format_dimensions(keys: dict[str, int]) -> str:

@@ -88,18 +88,18 @@ class Search(SearchCommand):
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search(query, 1, 1, filter=self._filter())
-            result = searcher.search(query, self.k, self.candidates, filter=self._filter(), **self._shaping())
+            result = searcher.search(query, self.k, self.candidates, filter=self._filter(), **self._get_shaping())
             scope = self._describe_scope(searcher, searcher.lexical)
         return CommandResult(
             _format_result(result, scope), {"query": query, "index": str(index), **_convert_result(result)}
         )
 
-    def _shaping(self) -> Any:
+    def _get_shaping(self) -> Any:
         """Return the options that act on ranked candidates, as far as they are given."""
-        from bidr.search.result_shaping import NO_SHAPING
+        from bidr.search.hit_selection import NO_SHAPING
 
-        given = {name: getattr(self, name) for name in NO_SHAPING._fields}
-        return {name: value for name, value in given.items() if value != getattr(NO_SHAPING, name)}
+        options = {name: getattr(self, name) for name in NO_SHAPING._fields}
+        return {name: value for name, value in options.items() if value != getattr(NO_SHAPING, name)}
 
     def _search_like(self, doc_id: str) -> CommandResult:
         if self.words or self.query_vectors is not None:
@@ -112,7 +112,7 @@ class Search(SearchCommand):
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.more_like(doc_id, 1, 1)
-            result = searcher.more_like(doc_id, self.k, self.candidates, filter=self._filter(), **self._shaping())
+            result = searcher.more_like(doc_id, self.k, self.candidates, filter=self._filter(), **self._get_shaping())
             scope = self._describe_scope(searcher, 0)
         value = {"like": doc_id, "index": str(index), **_convert_result(result)}
         return CommandResult(_format_result(result, scope), value)
@@ -170,7 +170,7 @@ class Search(SearchCommand):
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search_vectors(queries, 1, 1, **options)
-            options |= self._shaping()
+            options |= self._get_shaping()
             result = searcher.load_results(searcher.search_vectors(queries, self.k, self.candidates, **options))
             scope = self._describe_scope(searcher, self.lexical or 0)
         heads = [f"query {row}:\n" if len(result) > 1 else "" for row in range(len(result))]

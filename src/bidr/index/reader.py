@@ -96,6 +96,11 @@ class IndexReader:
         """Rows by id; opened by the first lookup."""
         return IdIndex(self.generation, self.manifest, self.count)
 
+    @cached_property
+    def has_codes(self) -> bool:
+        """Whether codes distinguish documents; not in an index that was created empty, until they are fitted."""
+        return bool(self.codebooks.centroids.any())
+
     def latest(self) -> Self:
         """Return itself: a generation is immutable. `LiveIndex.latest` returns the newest state."""
         return self
@@ -208,7 +213,7 @@ class IndexReader:
                 "reads": self.vectors.reads,
             },
             "dimensions": {"vectors": manifest.dim, "stored": manifest.stored_dim, "codes": manifest.code_dim},
-            "codes": {"books": manifest.books, "codewords": manifest.words},
+            "codes": {"books": manifest.books, "codewords": manifest.words, "fitted": self.has_codes},
             "ids": f"{IDS}.blob" in manifest.files,
             "text": self.documents.has_text,
             "unchecked": list_unverified_files(manifest),

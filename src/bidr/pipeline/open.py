@@ -13,8 +13,8 @@ from bidr.data.vector_source import normalize_l2, open_vectors
 from bidr.errors import ConfigError, DataError, IndexFolderError, ModelError
 from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.document_list import list_documents
 from bidr.index.live.lexical_search import has_lexical_index
-from bidr.index.live.listing import list_documents
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter

@@ -16,7 +16,7 @@ from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
-from bidr.search.result_shaping import ShapingOptions, shape_batch
+from bidr.search.hit_selection import ShapingOptions, shape_batch
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
@@ -170,7 +170,7 @@ class Searcher:
             raise DataError("combine: no queries given, expected one or more vectors of one query")
         clock = _StepClock()
         engine = view.candidates if options.filter is None else view.select(options.filter)
-        code_scores, positions = engine.search(queries.codes, min(max(depth, end), engine.count))
+        code_scores, positions = engine.search(queries.codes, min(_get_depth(view, end, depth, options), engine.count))
         columns = np.broadcast_to(np.arange(positions.shape[1]), positions.shape)[positions >= 0]
         united, places = np.unique(positions[positions >= 0], return_inverse=True)
         best_codes, ranks = np.full(len(united), -np.inf, np.float32), np.full(len(united), engine.count + 1)
@@ -203,7 +203,7 @@ class Searcher:
         codes, vectors = queries
         clock = _StepClock()
         engine = view.candidates if options.filter is None else view.select(options.filter)
-        depth = min(k if options.codes_only else max(depth, k), engine.count)
+        depth = min(_get_depth(view, k, depth, options), engine.count)
         code_scores, positions = engine.search(codes, depth)
         if options.codes_only:
             return _rank_by_codes(code_scores, positions, view, clock)
@@ -319,6 +319,13 @@ def _validate_queries(queries: QueryVectors, manifest: Manifest) -> QueryVectors
     if len(codes) != len(vectors):
         raise DataError(f"{len(codes)} queries for the codes, {len(vectors)} for the vectors: expected the same number")
     return QueryVectors(codes, manifest.truncate(vectors))
+
+
+def _get_depth(view: Any, k: int, depth: int, options: _RankingOptions) -> int:
+    """Return the number of candidates: all documents while codes are not fitted."""
+    if options.codes_only:
+        return k
+    return max(depth, k) if view.has_codes else int(view.count)
 
 
 def _rank_by_codes(scores: Floats, positions: Rows, view: Any, clock: _StepClock) -> RankedBatch:

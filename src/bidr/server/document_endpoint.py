@@ -7,7 +7,7 @@ from bidr.data.attribute_validation import check_attributes
 from bidr.errors import AttributesError, to_short_json
 from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.attribute_overlay import validate_changes
-from bidr.index.live.listing import list_documents
+from bidr.index.live.document_list import list_documents
 from bidr.index.vectors import MAX_VALUES
 from bidr.server.errors import Forbidden, IndexConflict, InvalidRequest, to_http_error
 from bidr.server.http_messages import JSON, Request, Response, make_json_response
@@ -144,8 +144,8 @@ class DocumentEndpoint:
         """Handle POST /v1/documents/list."""
         body = parse_object(await request.read_body(JSON), ("filter", "limit", "cursor", "text"))
         limit, cursor, text = body.get("limit"), body.get("cursor"), body.get("text")
-        most = self.limits.documents
-        limit = min(LISTED_DOCUMENTS, most) if limit is None else check_int(limit, "limit", most)
+        max_limit = self.limits.documents
+        limit = min(LISTED_DOCUMENTS, max_limit) if limit is None else check_int(limit, "limit", max_limit)
         if cursor is not None and (type(cursor) is not str or not cursor):
             raise InvalidRequest(
                 "cursor is not a string",

@@ -14,7 +14,7 @@ import orjson
 
 from bidr.errors import to_short_json
 from bidr.index.filters.filter_expression import measure_filter
-from bidr.search.result_shaping import Combination, Fusion, ShapingOptions
+from bidr.search.hit_selection import Combination, Fusion, ShapingOptions
 from bidr.server.errors import HTTPError, InvalidRequest
 from bidr.server.http_messages import parse_query_string
 from bidr.server.limits import RequestLimits
@@ -201,29 +201,29 @@ def validate_options(values: Mapping[str, Any], context: ValidationContext) -> O
 
 def _parse_shaping(values: Mapping[str, Any], limits: RequestLimits) -> ShapingOptions:
     """Validate the options of `SHAPING` that are given."""
-    given = {name: values[name] for name in SHAPING if values.get(name) is not None}
+    options = {name: values[name] for name in SHAPING if values.get(name) is not None}
     for name, maximum, minimum in (("offset", limits.candidates, 0), ("group_size", limits.k, 1)):
-        if name in given:
-            given[name] = check_int(given[name], name, maximum, minimum)
+        if name in options:
+            options[name] = check_int(options[name], name, maximum, minimum)
     for name, low, high in (("min_score", -MAX_SCORE, MAX_SCORE), ("mmr", 0.0, 1.0)):
-        if name in given:
-            given[name] = _check_number(given[name], name, low, high)
-    if "group_by" in given and (type(given["group_by"]) is not str or not given["group_by"]):
+        if name in options:
+            options[name] = _check_number(options[name], name, low, high)
+    if "group_by" in options and (type(options["group_by"]) is not str or not options["group_by"]):
         raise InvalidRequest(
             "group_by is not the name of an attribute",
-            given=to_short_json(given["group_by"]),
+            given=to_short_json(options["group_by"]),
             expected="a string",
             hint="GET /v1/schema has the names; or leave it out",
         )
     for name, choices in (("fusion", FUSIONS), ("combine", COMBINATIONS)):
-        if name in given and given[name] not in choices:
+        if name in options and options[name] not in choices:
             raise InvalidRequest(
                 f"invalid value of {name}",
-                given=to_short_json(given[name]),
+                given=to_short_json(options[name]),
                 expected=" or ".join(choices),
                 hint=OMIT_HINT.removeprefix("or "),
             )
-    return ShapingOptions(**given)
+    return ShapingOptions(**options)
 
 
 def check_dim(value: int | None, dim: int) -> None:

@@ -177,6 +177,7 @@ class WriteBatcher:
                 self._encode,
                 warn=lambda message: log("drift", "warning", told=message),
                 wait=self._lock_deadline - time.monotonic(),
+                fits_codes=False,  # when the addition has been answered
             )
             try:
                 self._load_model()  # another program may have rebuilt the index before it released the lock
@@ -222,6 +223,13 @@ class WriteBatcher:
         if self._text_encoder is None or self._text_encoder[0] != view.manifest.encoder:
             self._text_encoder = view.manifest.encoder, self._make_vector_encoder(view)
         return self._text_encoder[1]
+
+    def fit_codes_if_due(self) -> bool:
+        """Fit codes in an index that was created empty, if it has enough documents; return whether it did."""
+        if self._writer is None or not self._writer.is_fit_due:
+            return False
+        self._writer.fit_codes()
+        return True
 
     @property
     def is_open(self) -> bool:

@@ -92,6 +92,10 @@ class WriteServer:
             task = asyncio.create_task(self._answer(batch, outcomes, self.commits))
             self._answer_tasks.add(task)
             task.add_done_callback(self._answer_tasks.discard)
+            if await loop.run_in_executor(self._thread, self._fit_codes):
+                self.commits += 1
+                for worker in self.workers:
+                    write_frame(worker.writer, {"op": "commit", "commit": self.commits})
 
     def _apply(self, jobs: Sequence[Job]) -> list[Outcome]:
         try:
@@ -99,6 +103,14 @@ class WriteServer:
         except Exception as error:
             log_fault("fault", error, where="writer")
             return [InternalError("a fault of the writer; the server's log says more")] * len(jobs)
+
+    def _fit_codes(self) -> bool:
+        """Fit codes if they are due; return whether there is a new state."""
+        try:
+            return self.batcher.fit_codes_if_due()
+        except Exception as error:
+            log_fault("fault", error, where="fit_codes")
+            return False
 
     async def _answer(
         self, batch: Sequence[tuple[WorkerConnection, int, Job]], outcomes: list[Outcome], commit: int

@@ -7,7 +7,7 @@ from bidr.data.types import Document
 from bidr.errors import AttributesError, DataError, FilterError
 from bidr.index.builder.build import build_index
 from bidr.index.live import writer as writer_module
-from bidr.index.live.listing import list_documents
+from bidr.index.live.document_list import list_documents
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.vectors import VectorFile
 from bidr.pipeline.open import open_index
@@ -120,7 +120,7 @@ def test_listing_survives_changes_between_pages(tmp_path):
 
 def test_documents_with_equal_hashes_are_listed_once(tmp_path, monkeypatch):
     monkeypatch.setattr("bidr.index.documents.id_index.hash_string", lambda name: 7)
-    monkeypatch.setattr("bidr.index.live.listing.hash_string", lambda name: 7)
+    monkeypatch.setattr("bidr.index.live.document_list.hash_string", lambda name: 7)
     index = built(tmp_path / "i", 5)
     with writer(index) as live:
         live.add(*some([7, 8]))

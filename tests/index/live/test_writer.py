@@ -10,7 +10,7 @@ from sample_live_index import BOOKS, built, contents, expected, some, writer
 from bidr.errors import DataError, IndexFolderError
 from bidr.index.engines import engine_choice as choose
 from bidr.index.filters.filter_expression import match_filter, parse_filter
-from bidr.index.live.listing import list_documents
+from bidr.index.live.document_list import list_documents
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.storage import commit as generation

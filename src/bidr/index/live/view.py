@@ -123,6 +123,11 @@ class LiveView:
         return replace(self.segments[0].reader.manifest, count=self.count)
 
     @property
+    def has_codes(self) -> bool:
+        """Whether codes distinguish documents (see `IndexReader.has_codes`)."""
+        return self.segments[0].reader.has_codes
+
+    @property
     def codebooks(self) -> Codebooks:
         return self.segments[0].reader.codebooks
 

@@ -18,7 +18,14 @@ from bidr.index.builder.journal import WorkFolder
 from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.attribute_overlay import apply_changes, validate_changes, write_overlay
-from bidr.index.live.compaction import explain_no_merge, merge_segments, run_compaction, write_memtable_segment
+from bidr.index.live.code_fitting import read_fit_settings
+from bidr.index.live.compaction import (
+    explain_no_merge,
+    merge_segments,
+    run_compaction,
+    write_fitted_segment,
+    write_memtable_segment,
+)
 from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
 from bidr.index.live.drift import Drift, DriftMonitor
 from bidr.index.live.live_reader import LiveIndex
@@ -68,6 +75,7 @@ class LiveWriter:
         warn: Called when added documents no longer fit the codebooks, and when a merge is skipped.
         wait: Seconds to wait for another writer.
         expect_model: Fingerprint of the encoder's model; an index of another model is refused.
+        fits_codes: In an index that was created empty, `add` fits codes when there are enough documents.
     """
 
     def __init__(
@@ -81,8 +89,9 @@ class LiveWriter:
         warn: Callable[[str], None] = say,
         wait: float = 0.0,
         expect_model: str | None = None,
+        fits_codes: bool = True,
     ) -> None:
-        self.folder, self.encoder = Path(folder), encoder
+        self.folder, self.encoder, self.fits_codes = Path(folder), encoder, fits_codes
         self.max_log_documents, self.max_segments = log_documents, segments
         self._budget = None if ram_budget is None else parse_bytes("ram_budget", str(ram_budget))
         self._warn, self._warned_of_skipped_merge = warn, False
@@ -126,14 +135,39 @@ class LiveWriter:
             raise DataError(
                 f"vectors: given shape {vectors.shape}, expected {(len(added), dim)}: one row for each document"
             )
+        codebooks = self._view.codebooks
         batch = self._validate_batch(self.encoder(added, vectors), len(added))
         has_text = any(document.title or document.text for document in added)
         with self._lock:
+            if self._view.codebooks is not codebooks:  # another thread fitted codes or compacted meanwhile
+                batch = self._validate_batch(self.encoder(added, vectors), len(added))
             deleted_rows, removed_ids = self._find([document.id for document in added])
             fp16_vectors = batch.vectors.astype(np.float16)
             self._commit(WalRecord(added, has_text, batch.codes, fp16_vectors, batch.errors, deleted_rows, removed_ids))
-            self._drift_monitor.update(self._view)
+            if self._view.has_codes:
+                self._drift_monitor.update(self._view)
+            elif self.fits_codes and self.is_fit_due:
+                self.fit_codes()
         return len(added)
+
+    @property
+    def is_fit_due(self) -> bool:
+        """Whether the index was created empty and now has enough documents to fit codes to."""
+        return not self._view.has_codes and self._view.count >= read_fit_settings(self.folder).documents
+
+    def fit_codes(self) -> None:
+        """Fit codes to the documents of an index that was created empty; readers go on meanwhile."""
+        self._check_process()
+        with self._lock:
+            self._flush()
+            settings = read_fit_settings(self.folder)
+            if self._view.count < settings.codes.codewords:
+                raise DataError(
+                    f"{self.folder}: {self._view.count:,} documents, expected {settings.codes.codewords} or more to "
+                    "fit codes to; add more first"
+                )
+            entry = write_fitted_segment(self._view, settings, begin_segment)
+            self._commit_state([SegmentState(entry)], [entry.name])
 
     def delete(self, ids: Collection[str], *, missing_ok: bool = False) -> int:
         """Delete documents in one commit; return how many. An unknown id raises DataError unless `missing_ok`."""

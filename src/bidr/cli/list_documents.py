@@ -46,7 +46,7 @@ class List(Command):
 
     def run(self) -> CommandResult:
         from bidr.index.filters.filter_expression import parse_filter
-        from bidr.index.live.listing import list_documents
+        from bidr.index.live.document_list import list_documents
         from bidr.index.live.live_reader import LiveIndex
         from bidr.search.searcher import check_integer
 
@@ -62,7 +62,7 @@ class List(Command):
         return _format_page(page, count)
 
     def _write(self, view: "LiveView", expression: Any, count: int, out: Path) -> CommandResult:
-        from bidr.index.live.listing import scroll_documents
+        from bidr.index.live.document_list import scroll_documents
         from bidr.utils.files import NewFile, remove, storage_errors
         from bidr.utils.progress import show_progress
 

@@ -6,7 +6,7 @@ from sample_live_index import DIM, built, clustered, described, some, writer
 
 from bidr.errors import ConfigError, DataError
 from bidr.pipeline.open import open_index
-from bidr.search.result_shaping import RRF_RANK
+from bidr.search.hit_selection import RRF_RANK
 from bidr.search.types import QueryVectors
 
 COUNT = 60
