@@ -11,7 +11,7 @@ from bidr.data.types import Document
 from bidr.data.vector_source import Metric
 from bidr.errors import ConfigError
 from bidr.index.builder.build import build_index
-from bidr.index.live.code_fitting import FIT_DOCUMENTS, FitSettings, make_unfitted_codebooks
+from bidr.index.live.initial_codes import FIT_DOCUMENTS, FitSettings, make_unfitted_codebooks
 from bidr.index.live.writer import LiveWriter
 from bidr.index.vectors import StorageKind
 from bidr.pipeline.document_encoders import refuse_documents

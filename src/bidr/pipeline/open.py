@@ -25,6 +25,13 @@ from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.pipeline.index_encoder import add_text_encoder, attach_encoder
+from bidr.search.candidate_suggestion import (
+    MAX_QUERIES,
+    CandidateSuggestion,
+    QuerySample,
+    sample_documents,
+    suggest_candidates,
+)
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions, SearchResult
 from bidr.utils.array_types import Floats, Rows
@@ -99,6 +106,31 @@ class OpenIndex(Searcher):
         result = self.load_results(batch)[0]
         hits = [hit for hit in result if hit.id not in rows][:k]
         return SearchResult([hit._replace(rank=rank) for rank, hit in enumerate(hits, 1)], result.timings)
+
+    def suggest_candidates(
+        self, recall: float = 0.95, k: int = 10, queries: QueryVectors | Path | npt.ArrayLike | None = None
+    ) -> CandidateSuggestion:
+        """Return the fewest candidates with which this share of the exact top k is found, measured on the index.
+
+        Reads all vectors once. Up to MAX_QUERIES queries are measured; the more, the nearer is the recall of others.
+
+        Args:
+            recall: share of the exact top k, such as .95.
+            k: number of hits.
+            queries: query vectors, such as those of a log; None: documents of the index take their place, which
+                resemble each other more than queries resemble documents.
+        """
+        view = self.view
+        searcher = Searcher(view, candidates=self.candidates, fuse=self.fuse)
+        if queries is not None:
+            encoded = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
+            encoded = QueryVectors(encoded.codes[:MAX_QUERIES], encoded.vectors[:MAX_QUERIES])
+            return suggest_candidates(searcher, view, QuerySample(encoded), recall, k)
+        vectors, positions = sample_documents(view)
+        if view.manifest.stored_dim != view.manifest.dim or (self.model is not None and self.encoder is not None):
+            raise ConfigError("queries: none given, but documents of this index are no queries; give query vectors")
+        sample = QuerySample(self.query_vectors(vectors), positions)
+        return suggest_candidates(searcher, view, sample, recall, k)
 
     def count(self, filter: Any = None) -> int:
         """Count the documents, or those that match a filter."""

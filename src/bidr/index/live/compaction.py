@@ -18,7 +18,7 @@ from bidr.index.cost_model.build_memory import BASE, check_budget, estimate_buil
 from bidr.index.cost_model.sizes import Shape, estimate_engine_ram
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import CODES_FILE, open_array
-from bidr.index.live.code_fitting import EncodedVectors, FitSettings, fit_codebooks
+from bidr.index.live.initial_codes import EncodedVectors, FitSettings, fit_codebooks
 from bidr.index.live.segment import Segment, unpack_bits
 from bidr.index.live.view import LiveView
 from bidr.index.storage.commit import COMPACTION_FOLDER, BeginGeneration

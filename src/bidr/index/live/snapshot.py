@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
-from bidr.index.live.code_fitting import SETTINGS
+from bidr.index.live.initial_codes import SETTINGS
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, WalReader, write_log
 from bidr.index.storage.live_state import read_state
 from bidr.index.storage.manifest import CURRENT, MANIFEST, read_current, resolve_generation

@@ -18,7 +18,6 @@ from bidr.index.builder.journal import WorkFolder
 from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.attribute_overlay import apply_changes, validate_changes, write_overlay
-from bidr.index.live.code_fitting import read_fit_settings
 from bidr.index.live.compaction import (
     explain_no_merge,
     merge_segments,
@@ -28,6 +27,7 @@ from bidr.index.live.compaction import (
 )
 from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
 from bidr.index.live.drift import Drift, DriftMonitor
+from bidr.index.live.initial_codes import read_fit_settings
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.segment import Segment, unpack_bits
 from bidr.index.live.view import LiveView
