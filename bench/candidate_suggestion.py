@@ -2,9 +2,9 @@
 
 python bench/candidate_suggestion.py FOLDER... [--recall .95] [--k 10]
 
-Each FOLDER is a dataset (corpus and queries). Texts are encoded by wordllama (extra `static`), vectors are indexed with
-the default codes of `bidr build --vectors`. One line for each: suggested from 500 queries, and recall with so many
-candidates on 500 others; and the same suggested from documents in place of queries.
+Each FOLDER is a dataset (corpus and queries). Texts are the means of wordllama's token vectors (extra `static`); they
+are indexed with the default codes of `bidr build --vectors`. One line for each: suggested from 500 queries, and recall
+with so many candidates on 500 others; and the same suggested from documents in place of queries.
 """
 
 import argparse
@@ -12,14 +12,16 @@ import tempfile
 from pathlib import Path
 
 import numpy as np
+from unit import unit
 
 import bidr
 from bidr.data.dataset import compose_text, load
 from bidr.index.live.live_reader import LiveIndex
+from bidr.models.static_embeddings import load_static_embeddings
 from bidr.search.candidate_suggestion import QuerySample, find_exact_top
 from bidr.search.types import QueryVectors
 
-QUERIES = 500
+QUERIES, TOKENS = 500, 256
 
 
 def main() -> None:
@@ -59,12 +61,16 @@ def measure_recall(searcher: bidr.OpenIndex, queries: np.ndarray, candidates: in
 
 
 def encode(folder: str) -> tuple[np.ndarray, np.ndarray]:
-    from wordllama import WordLlama
+    """Return vectors of documents and of queries: means of token vectors."""
+    data, (tokenizer, table) = load(folder), load_static_embeddings("wordllama")
 
-    data, encoder = load(folder), WordLlama.load()
-    texts = [compose_text(document, "prepend") for document in data.corpus]
+    def embed(texts: list[str]) -> np.ndarray:
+        encoded = tokenizer.encode_batch(texts)
+        rows = [table[text.ids[:TOKENS] or [0]].mean(axis=0) for text in encoded]
+        return unit(np.array(rows, dtype=np.float32))
+
     queries = [query.text for name in ("train", "test") for query in data.split(name).queries]
-    return encoder.embed(texts, norm=True), encoder.embed(queries, norm=True)
+    return embed([compose_text(document, "prepend") for document in data.corpus]), embed(queries)
 
 
 if __name__ == "__main__":

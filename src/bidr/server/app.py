@@ -1,6 +1,7 @@
 """The ASGI application: routes, handlers, and error handling, metrics and logging of all requests."""
 
 import asyncio
+import copy
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
@@ -40,6 +41,7 @@ from bidr.server.http_messages import (
     make_json_response,
     send_response,
 )
+from bidr.server.index_endpoint import PREFIX, IndexEndpoint, IndexTable
 from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_attributes, describe_index
 from bidr.server.json_logs import log, log_fault
 from bidr.server.metrics import Metrics
@@ -51,9 +53,17 @@ from bidr.server.writer_client import WriterClient
 
 Handler = Callable[[Request], Awaitable[Response]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Route = tuple[dict[str, Permission], dict[str, Handler]]
+"""Permissions and handlers by method."""
 Result = TypeVar("Result")
 REFRESH_FAILED = "the newest state of the index cannot be opened; the server's log says why"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+
+class SearchQueue:
+    """Number of searches that wait for a thread or have one, of all indexes of a worker."""
+
+    length = 0
 
 
 class SearchService:
@@ -67,13 +77,23 @@ class SearchService:
         self.authenticator = Authenticator(config.keys, self.limits.rate, config.allowed_hosts)
         self.body_budget = BodyBudget(self.limits.bodies)
         self.pool = ThreadPoolExecutor(max(config.threads, 1), "search")
-        self._searches = 0
-        metrics.count_searches = lambda: self._searches
-        self._parser = self._make_parser(holder.current)
+        self._queue = SearchQueue()
+        metrics.count_searches = lambda: self._queue.length
         self.connections, self.writer = ConnectionTable(self.limits.connections), writer
+        self.table: IndexTable | None = None
+        self._open(holder, writer)
+
+    def _open(self, holder: IndexHolder, writer: WriterClient | None) -> None:
+        self.holder, self._parser = holder, self._make_parser(holder.current)
         self.documents = DocumentEndpoint(
-            self.retry_on_new_snapshot, self.run_on_thread, holder, self.limits, metrics, writer
+            self.retry_on_new_snapshot, self.run_on_thread, holder, self.limits, self.metrics, writer
         )
+
+    def attach(self, holder: IndexHolder, writer: WriterClient | None) -> "SearchService":
+        """Return a service of another index that shares threads, limits, keys and connections with this one."""
+        service = copy.copy(self)
+        service._open(holder, writer)
+        return service
 
     async def search(self, request: Request) -> Response:
         """Handle POST /v1/search."""
@@ -150,16 +170,16 @@ class SearchService:
         """Run a function on a search thread, or inline without threads; raises Overloaded if the queue is full."""
         if not self.config.threads:
             return function(*arguments)
-        if self._searches >= self.config.threads + self.limits.queue:
+        if self._queue.length >= self.config.threads + self.limits.queue:
             raise Overloaded(1.0, hint="try again later, or start more workers (limit.queue)")
-        self._searches += 1
+        self._queue.length += 1
         future = asyncio.get_running_loop().run_in_executor(self.pool, function, *arguments)
         # A thread continues after its request was cancelled, and counts until it ends.
         future.add_done_callback(self._finish)
         return await asyncio.shield(future)
 
     def _finish(self, future: "asyncio.Future[Any]") -> None:
-        self._searches -= 1
+        self._queue.length -= 1
         if not future.cancelled():
             future.exception()  # retrieved, or asyncio logs it when the request was cancelled
 
@@ -291,12 +311,10 @@ FAULT_RESPONSE = make_error_response(
 )
 
 
-def make_app(service: SearchService) -> App:
-    """Return the ASGI application that uvicorn runs."""
+def make_routes(service: SearchService) -> dict[str, Route]:
+    """Return the routes of one index."""
     documents = service.documents
-    public: dict[str, Permission] = {"GET": "none", "HEAD": "none"}
-    health: dict[str, Permission] = {"GET": "health", "HEAD": "health"}
-    routes: dict[str, tuple[dict[str, Permission], dict[str, Handler]]] = {
+    return {
         "/v1/search": ({}, {"POST": service.search}),
         "/v1/documents": (
             {"POST": "write", "PATCH": "write", "DELETE": "write"},
@@ -312,6 +330,14 @@ def make_app(service: SearchService) -> App:
         "/v1/documents/delete": ({"POST": "write"}, {"POST": documents.delete_where}),
         "/v1/index": ({}, {"GET": service.get_index}),
         "/v1/schema": ({}, {"GET": service.get_schema}),
+    }
+
+
+def make_app(service: SearchService) -> App:
+    """Return the ASGI application that uvicorn runs."""
+    public: dict[str, Permission] = {"GET": "none", "HEAD": "none"}
+    health: dict[str, Permission] = {"GET": "health", "HEAD": "health"}
+    routes = make_routes(service) | {
         "/metrics": ({}, {"GET": service.get_metrics}),
         "/openapi.json": (public, {"GET": service.get_openapi}),
         "/livez": (health, {"GET": service.get_liveness}),
@@ -320,11 +346,33 @@ def make_app(service: SearchService) -> App:
     endpoints = {
         path: Endpoint(service, path, permissions, **handlers) for path, (permissions, handlers) in routes.items()
     }
+    indexes = IndexEndpoint(service)
+    endpoints[PREFIX] = Endpoint(service, PREFIX, {}, GET=indexes.list_indexes)
+    one_index = Endpoint(
+        service,
+        f"{PREFIX}/NAME",
+        {"PUT": "write", "DELETE": "write"},
+        GET=indexes.describe,
+        PUT=indexes.create,
+        DELETE=indexes.drop,
+    )
     # For all methods: an unknown path is 404 whatever the method.
     page = dict.fromkeys(METHODS, StaticFiles())
     default = Endpoint(service, "other", dict.fromkeys((*METHODS, "HEAD"), "none"), **page)
 
+    def find_endpoint(path: str) -> Endpoint:
+        """Return the endpoint of a path below a named index, of an index, or of no known path."""
+        name, _, operation = path.removeprefix(PREFIX + "/").partition("/")
+        if not path.startswith(PREFIX + "/"):
+            return default
+        if not operation:
+            return one_index
+        attached = service.table.services.get(name) if service.table is not None else None
+        route = make_routes(attached).get(f"/v1/{operation}") if attached is not None else None
+        return default if route is None else Endpoint(service, f"{PREFIX}/NAME/{operation}", route[0], **route[1])
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await endpoints.get(scope["path"], default)(scope, receive, send)
+        path = scope["path"]
+        await (endpoints.get(path) or find_endpoint(path))(scope, receive, send)
 
     return app

@@ -35,6 +35,11 @@ class ServerConfig:
     """Configuration of a server and its workers."""
 
     index: Path
+    """The index of paths without a name."""
+    indexes: dict[str, Path] = field(default_factory=dict)
+    """Named indexes."""
+    root: Path | None = None
+    """Folder of further named indexes, which are created and dropped over HTTP."""
     model: Path | None = None
     encoder: str | None = None
     """Encoder of an index of vectors, if it is not where the index says."""
@@ -61,7 +66,8 @@ class ServerConfig:
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         fields: dict[str, Any] = orjson.loads(content)
-        for name in ("index", "model", "runtime"):
+        fields["indexes"] = {name: Path(folder) for name, folder in fields["indexes"].items()}
+        for name in ("index", "model", "runtime", "root"):
             fields[name] = Path(fields[name]) if fields[name] else None
         fields["allowed_hosts"] = tuple(fields["allowed_hosts"])
         encoding = EncodingConfig.from_fields(fields["encoding"])

@@ -6,7 +6,9 @@ Written by hand, because most values depend on the index.
 from typing import Any
 
 from bidr.data.attribute_validation import COMBINING, LONGEST_NAME
+from bidr.index.live.initial_codes import FIT_DOCUMENTS
 from bidr.server.document_endpoint import LISTED_DOCUMENTS, MAX_ID_CHARS, MAX_NUMBER, get_max_component
+from bidr.server.index_endpoint import MAX_DIM, MAX_FIT_DOCUMENTS, PREFIX
 from bidr.server.index_holder import IndexSnapshot
 from bidr.server.limits import RequestLimits
 from bidr.server.search_request import (
@@ -110,6 +112,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
             "/v1/search": {"post": _make_search(snapshot, limits)},
             "/v1/documents": make_document_paths(snapshot, limits),
             **make_filtered_paths(limits),
+            **make_index_paths(),
             "/v1/index": {"get": make_get("Description of the served index.", _make_index())},
             "/v1/schema": {"get": make_get("Attributes: type, number of documents, examples, range.", _make_schema())},
             "/livez": {"get": make_get("Liveness.", make_object({"status": {"const": "live"}}), health=True)},
@@ -410,7 +413,7 @@ def make_document_paths(snapshot: IndexSnapshot, limits: RequestLimits) -> Schem
 
 def make_filtered_paths(limits: RequestLimits) -> Schema:
     """Return the operations on documents that match a filter."""
-    condition = make_nullable_reference("Filter")
+    condition = make_nullable(_make_filter(limits))
     listing: Schema = {
         "filter": condition,
         "limit": make_nullable(make_integer(limits.documents, min(LISTED_DOCUMENTS, limits.documents))),
@@ -450,8 +453,46 @@ def make_filtered_paths(limits: RequestLimits) -> Schema:
     }
 
 
-def make_nullable_reference(name: str) -> Schema:
-    return {"anyOf": [{"$ref": f"#/components/schemas/{name}"}, {"type": "null"}]}
+def make_index_paths() -> Schema:
+    """Return the operations on named indexes."""
+    name: Schema = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    entry = make_object(
+        {"name": {"type": "string"}, "documents": COUNT, "dim": make_integer(), "default": {"type": "boolean"}}
+    )
+    options = {
+        "dim": make_integer(MAX_DIM),
+        "metric": make_nullable({"type": "string", "enum": ["cosine", "ip"], "default": "cosine"}),
+        "bytes_per_doc": make_nullable(make_integer(MAX_DIM)),
+        "codewords": make_nullable({"type": "integer", "enum": [16, 256], "default": 16}),
+        "fit_documents": make_nullable(make_integer(MAX_FIT_DOCUMENTS, FIT_DOCUMENTS)),
+    }
+    body = make_object(options, optional=tuple(options)[1:])
+    changed = {"type": "string"}
+    return {
+        PREFIX: {"get": make_get("Named indexes.", make_object({"indexes": {"type": "array", "items": entry}}))},
+        f"{PREFIX}/{{name}}": {
+            "parameters": [name],
+            "get": {
+                "operationId": "describe_index",
+                "summary": "Description of a named index. It has the paths of /v1 below this one, such as /search.",
+                "responses": make_responses(_make_index(), *COMMON, 404),
+            },
+            "put": {
+                "operationId": "create_index",
+                "summary": "Create an index without documents, on a server with --root.",
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": body, "example": {"dim": 384}}},
+                },
+                "responses": make_responses(make_object({"created": changed}), *WITH_BODY, 404, 409),
+            },
+            "delete": {
+                "operationId": "drop_index",
+                "summary": "Drop an index that was created over HTTP.",
+                "responses": make_responses(make_object({"dropped": changed}), *COMMON, 404, 409),
+            },
+        },
+    }
 
 
 def _make_changes_body(batch: Schema) -> Schema:
