@@ -5,7 +5,9 @@ from sample_index import clustered
 from sample_server import DIM, READ, WRITE, made, opened, running, said_well, search, vector
 from sample_server import ask as request
 
+import bidr
 from bidr.cli.serve import parse_indexes
+from bidr.client.errors import ServiceError
 from bidr.errors import ConfigError
 from bidr.server.config import ApiKeys
 
@@ -74,10 +76,28 @@ def test_indexes_are_created_filled_and_dropped(folders, tmp_path):
             assert client.delete("/v1/indexes/new").json() == {"dropped": "new"}
             assert client.post("/v1/indexes/new/search", json={"vectors": [[1.0] * 8]}).status_code == 404
             assert not (root / "new").exists()
+            fill_by_client(server.url)
             made(root / "later", 12)  # by another program
             while "later" not in {each["name"] for each in client.get("/v1/indexes").json()["indexes"]}:
                 pass
             assert not server.events("fault")
+
+
+def fill_by_client(url: str) -> None:
+    with bidr.Client(url, WRITE) as first, bidr.Client(url, WRITE, index="fresh") as client:
+        with pytest.raises(ServiceError, match="fresh"):
+            client.count()
+        first.create_index("fresh", 8, metric="ip", bytes_per_doc=2)
+        documents = [bidr.Document(f"f{row}", "", f"text {row}", {"n": row}) for row in range(4)]
+        assert client.add(documents, clustered(4, 8, 2)) == 4
+        assert client.set_attributes_where({"n": {"gte": 2}}, {"late": True}) == 2
+        assert {document.id for document in client.scroll({"late": True})} == {"f2", "f3"}
+        assert client.search_vectors(clustered(4, 8, 2)[:1], 1)[0][0].id == "f0"
+        assert client.more_like("f0", 2)[0].id != "f0"
+        assert client.index()["documents"] == 4
+        assert {each["name"] for each in first.indexes()} >= {"a", "fresh"}
+        assert first.count() == 40
+        first.drop_index("fresh")
 
 
 def test_names_of_indexes(folders, tmp_path):

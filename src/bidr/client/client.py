@@ -9,7 +9,7 @@ from typing import Any, Self, TypeVar, Unpack, overload
 
 import numpy.typing as npt
 
-from bidr.client.requests import Reply, RequestBuilder, RequestSteps, SearchParams
+from bidr.client.requests import Reply, RequestBuilder, RequestSteps, SearchParams, address_index
 from bidr.client.retry import Retry
 from bidr.client.transport import make_attempts
 from bidr.data.types import Document, DocumentPage, to_python_scalar
@@ -27,6 +27,7 @@ class _BaseClient:
 
     url:        address of `bidr serve`.
     key:        read or write key, if the server has keys.
+    index:      name of one of several indexes of the server; None: the first.
     candidates: default number of candidates of a search; None: the default of the server.
     lexical, lexical_weight: default of a search; None: as the served model recommends.
     timeout:    seconds for one attempt; retries: see `Retry`.
@@ -38,6 +39,7 @@ class _BaseClient:
         url: str = URL,
         key: str | None = None,
         *,
+        index: str | None = None,
         candidates: int | None = None,
         lexical: int | None = None,
         lexical_weight: float | None = None,
@@ -48,6 +50,7 @@ class _BaseClient:
         if not isinstance(url, str) or not url.startswith(("http://", "https://")):
             raise ConfigError(f"url: given {url!r}, expected one such as {URL}; a folder is opened by bidr.open_index")
         self.url, self._retry, self._builder = url.rstrip("/"), retry or Retry(), RequestBuilder()
+        self.index_name = index
         self.candidates, self.lexical, self.lexical_weight = candidates, lexical, lexical_weight
         headers = {"authorization": f"Bearer {key}"} if key else {}
         self._http_options: dict[str, Any] = {"base_url": self.url, "timeout": timeout, "headers": headers, **options}
@@ -158,6 +161,24 @@ class Client(_BaseClient):
         """Describe the served index: documents, RAM, disk, model, limits."""
         return self._run(self._builder.index())
 
+    def indexes(self) -> list[dict[str, Any]]:
+        """List the named indexes of the server."""
+        return self._run(self._builder.indexes())
+
+    def create_index(self, name: str, dim: int, **options: Any) -> None:
+        """Create an index without documents, on a server with --root.
+
+        Args:
+            name: its name.
+            dim: dimensions of its vectors.
+            **options: metric, bytes_per_doc, codewords and fit_documents (see `bidr.create_index`).
+        """
+        self._run(self._builder.create_index(name, {"dim": dim, **options}))
+
+    def drop_index(self, name: str) -> None:
+        """Drop an index that was created over HTTP."""
+        self._run(self._builder.drop_index(name))
+
     def schema(self) -> list[dict[str, Any]]:
         """Describe the attributes: name, type, number of documents, examples or range."""
         return self._run(self._builder.schema())
@@ -172,7 +193,10 @@ class Client(_BaseClient):
         self.close()
 
     def _run(self, steps: RequestSteps[T]) -> T:
-        transport_error, attempts = _import_httpx().TransportError, make_attempts(steps, self._retry, self.url)
+        transport_error, attempts = (
+            _import_httpx().TransportError,
+            make_attempts(address_index(steps, self.index_name), self._retry, self.url),
+        )
         try:
             attempt = next(attempts)
             while True:
@@ -282,6 +306,18 @@ class AsyncClient(_BaseClient):
         """As `Client.index`."""
         return await self._run(self._builder.index())
 
+    async def indexes(self) -> list[dict[str, Any]]:
+        """As `Client.indexes`."""
+        return await self._run(self._builder.indexes())
+
+    async def create_index(self, name: str, dim: int, **options: Any) -> None:
+        """As `Client.create_index`."""
+        await self._run(self._builder.create_index(name, {"dim": dim, **options}))
+
+    async def drop_index(self, name: str) -> None:
+        """As `Client.drop_index`."""
+        await self._run(self._builder.drop_index(name))
+
     async def schema(self) -> list[dict[str, Any]]:
         """As `Client.schema`."""
         return await self._run(self._builder.schema())
@@ -308,7 +344,10 @@ class AsyncClient(_BaseClient):
 
     async def _run(self, steps: RequestSteps[T]) -> T:
         await self._open()
-        transport_error, attempts = _import_httpx().TransportError, make_attempts(steps, self._retry, self.url)
+        transport_error, attempts = (
+            _import_httpx().TransportError,
+            make_attempts(address_index(steps, self.index_name), self._retry, self.url),
+        )
         try:
             attempt = next(attempts)
             while True:

@@ -38,6 +38,7 @@ class RequestSpec(NamedTuple):
 RequestSteps = Generator[RequestSpec, Reply, T]
 SCALAR_FIELDS = SearchHit._fields[:5]
 INDEX = RequestSpec("GET", "/v1/index")
+INDEXES = "/v1/indexes"
 
 
 class SearchParams(NamedTuple):
@@ -63,6 +64,19 @@ class SearchParams(NamedTuple):
         return {name: value for name, value in self._asdict().items() if name == "k" or value != defaults[name]}
 
 
+def address_index(steps: RequestSteps[T], name: str | None) -> RequestSteps[T]:
+    """Send requests to a named index; None: to the index without a name."""
+    try:
+        request = next(steps)
+        while True:
+            if name is not None and not request.path.startswith(INDEXES):
+                request = request._replace(path=f"{INDEXES}/{quote(name, safe='')}/{request.path.removeprefix('/v1/')}")
+            request = steps.send((yield request))
+    except StopIteration as done:
+        value: T = done.value
+        return value
+
+
 class RequestBuilder:
     """Operations on one server. Its limits are requested once, before the first operation with several items."""
 
@@ -72,6 +86,18 @@ class RequestBuilder:
     def index(self) -> RequestSteps[Reply]:
         self._index_info = yield INDEX
         return self._index_info
+
+    def indexes(self) -> RequestSteps[list[dict[str, Any]]]:
+        indexes: list[dict[str, Any]] = (yield RequestSpec("GET", INDEXES))["indexes"]
+        return indexes
+
+    def create_index(self, name: str, options: Mapping[str, Any]) -> RequestSteps[None]:
+        path = f"{INDEXES}/{quote(check_unicode(name, 'name', 'index'), safe='')}"
+        yield RequestSpec("PUT", path, body=to_json(options).encode(), is_idempotent=False)
+
+    def drop_index(self, name: str) -> RequestSteps[None]:
+        path = f"{INDEXES}/{quote(check_unicode(name, 'name', 'index'), safe='')}"
+        yield RequestSpec("DELETE", path, is_idempotent=False)
 
     def schema(self) -> RequestSteps[list[dict[str, Any]]]:
         attributes: list[dict[str, Any]] = (yield RequestSpec("GET", "/v1/schema"))["attributes"]

@@ -52,17 +52,17 @@ def suggest_candidates(
     if isinstance(recall, bool) or not isinstance(recall, int | float) or not 0 < recall <= 1:
         raise ConfigError(f"recall: given {recall!r}, expected a share above 0 and up to 1, such as .95")
     check_integer("k", k)
-    own = 0 if sample.excluded is None else 1
-    if view.count < k + own or not len(sample.queries.codes):
-        raise DataError(f"{view.folder}: {view.count:,} documents, expected {k + own} or more; choose a smaller k")
+    excluded = 0 if sample.excluded is None else 1
+    if view.count < k + excluded or not len(sample.queries.codes):
+        raise DataError(f"{view.folder}: {view.count:,} documents, expected {k + excluded} or more; choose a smaller k")
     exact = find_exact_top(view, sample, k)
     limit = min(view.count, max(MIN_LIMIT, CANDIDATES_PER_RESULT * k))
-    found = searcher.search_vectors(sample.queries, k + own, limit)
-    ranks = np.concatenate([_find_ranks(*pair) for pair in zip(exact, found.candidate_positions, strict=True)])
-    candidates = max(k + own, int(np.sort(ranks)[math.ceil(recall * len(ranks)) - 1]) + 1)
+    batch = searcher.search_vectors(sample.queries, k + excluded, limit)
+    ranks = np.concatenate([_find_ranks(*pair) for pair in zip(exact, batch.candidate_positions, strict=True)])
+    candidates = max(k + excluded, int(np.sort(ranks)[math.ceil(recall * len(ranks)) - 1]) + 1)
     while True:
         candidates = min(limit, candidates)
-        measured = _measure_recall(searcher, sample, exact, k + own, candidates)
+        measured = _measure_recall(searcher, sample, exact, k + excluded, candidates)
         if measured >= recall or candidates == limit:
             return CandidateSuggestion(candidates, measured, len(exact))
         candidates = math.ceil(GROWTH * candidates)

@@ -226,9 +226,9 @@ def _make_exists_error(name: str) -> IndexConflict:
     )
 
 
-def name_index(folder: Path, taken: Iterable[str] = ()) -> str | None:
-    """Return a name for a folder that was given without one; None if its own is not valid or taken."""
+def name_index(folder: Path, used_names: Iterable[str] = ()) -> str | None:
+    """Return a name for a folder that was given without one; None if its own is not valid or used."""
     from bidr.server.index_holder import format_name
 
     name = format_name(folder.resolve())
-    return name if INDEX_NAME.fullmatch(name) and name not in taken else None
+    return name if INDEX_NAME.fullmatch(name) and name not in used_names else None

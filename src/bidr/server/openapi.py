@@ -471,14 +471,15 @@ def make_index_paths() -> Schema:
     return {
         PREFIX: {"get": make_get("Named indexes.", make_object({"indexes": {"type": "array", "items": entry}}))},
         f"{PREFIX}/{{name}}": {
-            "parameters": [name],
             "get": {
                 "operationId": "describe_index",
+                "parameters": [name],
                 "summary": "Description of a named index. It has the paths of /v1 below this one, such as /search.",
                 "responses": make_responses(_make_index(), *COMMON, 404),
             },
             "put": {
                 "operationId": "create_index",
+                "parameters": [name],
                 "summary": "Create an index without documents, on a server with --root.",
                 "requestBody": {
                     "required": True,
@@ -488,6 +489,7 @@ def make_index_paths() -> Schema:
             },
             "delete": {
                 "operationId": "drop_index",
+                "parameters": [name],
                 "summary": "Drop an index that was created over HTTP.",
                 "responses": make_responses(make_object({"dropped": changed}), *COMMON, 404, 409),
             },
