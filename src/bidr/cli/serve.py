@@ -53,6 +53,8 @@ class Serve(Command):
     """Allowed values of the Host header, beside localhost."""
     access_log: bool = True
     """Log each request as a line of JSON on standard error."""
+    traces: bool = False
+    """Export OpenTelemetry traces by OTLP, as the OTEL_ variables of the environment say (extra `traces`)."""
     limit: RequestLimits = field(default_factory=RequestLimits)
     encoding: EncodingConfig = field(default_factory=EncodingConfig)
 
@@ -66,6 +68,10 @@ class Serve(Command):
             raise MissingExtraError("bidr serve", error.name or "uvicorn", "serve") from error
         from dataclasses import replace
 
+        if self.traces:
+            from bidr.server.tracing import check_packages
+
+            check_packages()
         from bidr.server.config import ServerConfig, load_api_keys, validate_config
         from bidr.server.supervisor import supervise
 
@@ -84,6 +90,7 @@ class Serve(Command):
                 writable=self.writable,
                 drain=self.drain,
                 access_log=self.access_log,
+                traces=self.traces,
                 allowed_hosts=self.allowed_hosts,
                 keys=load_api_keys(self.keys),
                 limits=self.limit,

@@ -49,6 +49,7 @@ from bidr.server.openapi import make_openapi
 from bidr.server.search_handler import read_document_query, search
 from bidr.server.search_request import RequestParser, SearchRequest, ValidationContext
 from bidr.server.static_files import StaticFiles
+from bidr.server.tracing import RequestTracer, open_tracer
 from bidr.server.writer_client import WriterClient
 
 Handler = Callable[[Request], Awaitable[Response]]
@@ -81,6 +82,7 @@ class SearchService:
         metrics.count_searches = lambda: self._queue.length
         self.connections, self.writer = ConnectionTable(self.limits.connections), writer
         self.table: IndexTable | None = None
+        self.tracer: RequestTracer | None = open_tracer() if config.traces else None
         self._open(holder, writer)
 
     def _open(self, holder: IndexHolder, writer: WriterClient | None) -> None:
@@ -129,6 +131,7 @@ class SearchService:
         encode_ms = 1000 * (time.perf_counter() - started) if request.texts is not None else 0.0
         outcome = await self.run_on_thread(search, snapshot, request, queries, http_request.deadline, encode_ms)
         self.metrics.record_search(request.queries, outcome.reads, outcome.steps)
+        http_request.steps = outcome.steps
         return Response(outcome.body)
 
     def _parse(self, http_request: Request, body: bytes, snapshot: IndexSnapshot) -> SearchRequest:
@@ -276,6 +279,10 @@ class Endpoint:
             await send_response(send, response, (CLOSE,) if must_close else ())
         seconds = time.monotonic() - request.started
         service.metrics.record_request(self.path, status, seconds)
+        if service.tracer is not None:
+            service.tracer.record(
+                scope["method"], self.path, status, seconds, request.headers, request.log_fields, request.steps
+            )
         if service.config.access_log:
             log(
                 "request",

@@ -52,6 +52,7 @@ class ServerConfig:
     writer_idle: float = 2.0
     """Seconds without a write after which another program may write the index."""
     access_log: bool = True
+    traces: bool = False
     allowed_hosts: tuple[str, ...] = ()
     """Host names of the server beside localhost."""
     keys: ApiKeys = field(default_factory=ApiKeys)

@@ -218,6 +218,8 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
         task.cancel()
     service.metrics.flush()
     service.pool.shutdown(wait=False, cancel_futures=True)
+    if service.tracer is not None:
+        await loop.run_in_executor(None, service.tracer.close)
     if service.table is not None:
         service.table.close()
     service.holder.close()
