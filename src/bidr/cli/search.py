@@ -39,7 +39,7 @@ class Search(SearchCommand):
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "query": ("words", "query-vectors", "like", "filter"),
         "index": ("index", "model", "encoder"),
-        "hits": ("k", "candidates", "ef", "fuse", "offset", "min-score", "group-by", "mmr"),
+        "hits": ("k", "candidates", "ef", "fuse", "offset", "min-score", "group-by", "mmr", "reranker"),
         "BM25 beside the codes": ("lexical", "lexical-weight", "fusion"),
         "output": ("json",),
     }
@@ -56,6 +56,10 @@ class Search(SearchCommand):
     """Search width of the engine: lists to visit (nprobe), or efSearch of the graph."""
     filter: OptionalFilter = None
     """Filter on attributes, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
+    reranker: OptionalFolder = None
+    """Folder of a cross-encoder (ONNX), which orders the best hits of a text query."""
+    rerank: int = 50
+    """Hits that the cross-encoder reads."""
     offset: int = 0
     """Number of best documents to skip."""
     min_score: OptionalWeight = None
@@ -84,11 +88,16 @@ class Search(SearchCommand):
         from bidr.utils.jit import call_on_compilation
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **words) as searcher:
+        opening: dict[str, Any] = {"encoder": self.encoder, "reranker": self.reranker, **words}
+        with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **opening) as searcher:
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search(query, 1, 1, filter=self._filter())
-            result = searcher.search(query, self.k, self.candidates, filter=self._filter(), **self._get_shaping())
+            options = {"filter": self._filter(), **self._get_shaping()}
+            if self.reranker is not None:
+                result = searcher.search_reranked(query, self.k, self.candidates, rerank=self.rerank, **options)
+            else:
+                result = searcher.search(query, self.k, self.candidates, **options)
             scope = self._describe_scope(searcher, searcher.lexical)
         return CommandResult(
             _format_result(result, scope), {"query": query, "index": str(index), **_convert_result(result)}

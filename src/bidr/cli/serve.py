@@ -35,6 +35,8 @@ class Serve(Command):
     encoder: OptionalEncoder = None
     """Encoder of an index of vectors: that which made them (see bidr build), or where it is now. By default that which
     the index was built with."""
+    reranker: OptionalFolder = None
+    """Folder of a cross-encoder (ONNX), for requests with `rerank`."""
     host: str = "127.0.0.1"
     """Address to listen on. Any but loopback needs keys."""
     port: int = 8000
@@ -83,6 +85,7 @@ class Serve(Command):
                 root=self.root,
                 model=self.model,
                 encoder=self.encoder,
+                reranker=self.reranker,
                 host=self.host,
                 port=self.port,
                 workers=self.workers,

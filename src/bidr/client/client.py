@@ -107,6 +107,19 @@ class Client(_BaseClient):
         """Return the best k documents for each query vector; options: see `SearchOptions`."""
         return self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
 
+    def search_reranked(
+        self,
+        query: str,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        rerank: int = 50,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """Return the best k documents for a text, the best `rerank` hits ordered by the server's cross-encoder."""
+        params = self._make_params(k, candidates, options)._replace(rerank=rerank)
+        return self._run(self._builder.search_texts([query], params))[0]
+
     def more_like(
         self, ids: str | Collection[str], k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
     ) -> SearchResult:
@@ -250,6 +263,19 @@ class AsyncClient(_BaseClient):
     ) -> list[SearchResult]:
         """As `Client.search_vectors`."""
         return await self._run(self._builder.search_vectors(queries, self._make_params(k, candidates, options)))
+
+    async def search_reranked(
+        self,
+        query: str,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        rerank: int = 50,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """As `Client.search_reranked`."""
+        params = self._make_params(k, candidates, options)._replace(rerank=rerank)
+        return (await self._run(self._builder.search_texts([query], params)))[0]
 
     async def more_like(
         self, ids: str | Collection[str], k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]

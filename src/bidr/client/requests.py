@@ -57,6 +57,7 @@ class SearchParams(NamedTuple):
     mmr: float | None = None
     fusion: str = "sum"
     combine: str | None = None
+    rerank: int = 0
 
     def to_fields(self) -> dict[str, Any]:
         """Return `k` and all options that differ from their defaults."""
@@ -255,6 +256,7 @@ def parse_answers(reply: Reply) -> list[SearchResult]:
                 **{name: row[name] for name in SCALAR_FIELDS},
                 document=_parse_stored_document(row),
                 word_rank=row.get("word_rank", 0),
+                rerank_score=row.get("rerank_score"),
             )
             for row in result["answers"]
         ]

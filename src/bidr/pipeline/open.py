@@ -1,5 +1,6 @@
 """Open an index with its model, for searching or for writing."""
 
+import time
 from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
@@ -32,6 +33,7 @@ from bidr.search.candidate_suggestion import (
     sample_documents,
     suggest_candidates,
 )
+from bidr.search.cross_encoder import CrossEncoder, rerank_result
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer
 from bidr.search.types import QueryVectors, RankedBatch, SearchOptions, SearchResult
 from bidr.utils.array_types import Floats, Rows
@@ -47,6 +49,7 @@ class OpenIndex(Searcher):
     """An index with its model, searched by text or vectors. Use it as a context manager."""
 
     model: Model | CodesOnlyModel | None = None
+    reranker: CrossEncoder | None = None
     is_lexical_optional = False
     """Whether BM25 candidates are the model's recommendation: searches by vectors without words have none."""
 
@@ -105,6 +108,37 @@ class OpenIndex(Searcher):
         batch = Searcher.search_vectors(self, queries, k + len(rows), candidates, **options)
         result = self.load_results(batch)[0]
         hits = [hit for hit in result if hit.id not in rows][:k]
+        return SearchResult([hit._replace(rank=rank) for rank, hit in enumerate(hits, 1)], result.timings)
+
+    def search_reranked(
+        self,
+        query: str,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        rerank: int = 50,
+        seconds: float | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """Return the best k documents for a query text, the best `rerank` hits ordered by a cross-encoder.
+
+        Args:
+            query: the text.
+            k: number of documents.
+            candidates: number of candidates to read.
+            rerank: number of hits that the cross-encoder reads.
+            seconds: time for the cross-encoder; hits that it does not reach follow in the order of their vectors.
+            **options: see `SearchOptions`.
+        """
+        if self.reranker is None:
+            raise ConfigError("rerank: the index was opened without a cross-encoder; give its folder (reranker=...)")
+        check_integer("k", k)
+        check_integer("rerank", rerank)
+        offset = options.pop("offset", 0)
+        check_integer("offset", offset, minimum=0)
+        result = self.search(query, max(rerank, offset + k), candidates, **options)
+        deadline = np.inf if seconds is None else time.monotonic() + seconds
+        hits = rerank_result(self.reranker, query, result, rerank, deadline)[offset : offset + k]
         return SearchResult([hit._replace(rank=rank) for rank, hit in enumerate(hits, 1)], result.timings)
 
     def suggest_candidates(
@@ -254,6 +288,7 @@ def open_index(
     fuse: float = 0.0,
     lexical: int | None = None,
     lexical_weight: float | None = None,
+    reranker: CrossEncoder | Path | str | None = None,
 ) -> OpenIndex:
     """Open an index for searching. Later additions and deletions are visible within a second.
 
@@ -268,7 +303,9 @@ def open_index(
         lexical: number of BM25 candidates (see `Searcher`); None: as the model recommends for texts, if the index
             has words.
         lexical_weight: weight of the BM25 score (see `Searcher`); None: as the model recommends.
+        reranker: cross-encoder of `search_reranked`: the folder of an ONNX model (see `CrossEncoder`).
     """
+    cross_encoder = CrossEncoder(reranker) if isinstance(reranker, Path | str) else reranker
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
@@ -287,6 +324,7 @@ def open_index(
         default_candidates = CANDIDATES if opened is None else opened.candidates
         searcher = OpenIndex(reader, None, candidates or default_candidates, **options)
         searcher.model, searcher.is_lexical_optional = opened, opened is not None and lexical is None
+        searcher.reranker = cross_encoder
         searcher.encoder = _make_query_encoder(searcher, encoder, device)
     except BaseException:
         reader.close()

@@ -69,6 +69,7 @@ class SearchHit(NamedTuple):
 
     candidate_rank: rank by codes; 0: found by BM25 alone, with the lowest score of the codes as candidate_score.
     word_rank:      rank by BM25; 0: not among its candidates.
+    rerank_score:   score of the cross-encoder, which orders the hits; None: it gave none.
     """
 
     rank: int
@@ -78,6 +79,7 @@ class SearchHit(NamedTuple):
     candidate_score: float
     document: Document | None
     word_rank: int = 0
+    rerank_score: float | None = None
 
 
 class SearchResult(list[SearchHit]):

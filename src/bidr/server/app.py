@@ -10,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from bidr.errors import IndexFolderError, SearchTimeoutError
+from bidr.search.cross_encoder import CrossEncoder
 from bidr.search.types import QueryVectors
 from bidr.server.auth import Authenticator, Permission
 from bidr.server.config import ServerConfig
@@ -82,6 +83,7 @@ class SearchService:
         metrics.count_searches = lambda: self._queue.length
         self.connections, self.writer = ConnectionTable(self.limits.connections), writer
         self.table: IndexTable | None = None
+        self.reranker = CrossEncoder(config.reranker) if config.reranker is not None else None
         self.tracer: RequestTracer | None = open_tracer() if config.traces else None
         self._open(holder, writer)
 
@@ -129,7 +131,16 @@ class SearchService:
         started = time.perf_counter()
         queries = await self._encode(snapshot, request, http_request.deadline)
         encode_ms = 1000 * (time.perf_counter() - started) if request.texts is not None else 0.0
-        outcome = await self.run_on_thread(search, snapshot, request, queries, http_request.deadline, encode_ms)
+        if request.rerank and self.reranker is None:
+            raise InvalidRequest(
+                "rerank: the server has no cross-encoder",
+                given=request.rerank,
+                expected="0",
+                hint="whoever runs it can start it with --reranker FOLDER; or leave it out",
+            )
+        outcome = await self.run_on_thread(
+            search, snapshot, request, queries, http_request.deadline, encode_ms, self.reranker
+        )
         self.metrics.record_search(request.queries, outcome.reads, outcome.steps)
         http_request.steps = outcome.steps
         return Response(outcome.body)
@@ -218,7 +229,11 @@ class SearchService:
 
     async def get_openapi(self, request: Request) -> Response:
         """Handle GET /openapi.json."""
-        return make_json_response(make_openapi(self.holder.current, self.limits, keys=self.config.keys.any))
+        return make_json_response(
+            make_openapi(
+                self.holder.current, self.limits, keys=self.config.keys.any, has_reranker=self.reranker is not None
+            )
+        )
 
     async def get_metrics(self, request: Request) -> Response:
         """Handle GET /metrics."""

@@ -43,6 +43,8 @@ class ServerConfig:
     model: Path | None = None
     encoder: str | None = None
     """Encoder of an index of vectors, if it is not where the index says."""
+    reranker: Path | None = None
+    """Folder of a cross-encoder."""
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
@@ -68,7 +70,7 @@ class ServerConfig:
     def from_bytes(cls, content: bytes) -> Self:
         fields: dict[str, Any] = orjson.loads(content)
         fields["indexes"] = {name: Path(folder) for name, folder in fields["indexes"].items()}
-        for name in ("index", "model", "runtime", "root"):
+        for name in ("index", "model", "runtime", "root", "reranker"):
             fields[name] = Path(fields[name]) if fields[name] else None
         fields["allowed_hosts"] = tuple(fields["allowed_hosts"])
         encoding = EncodingConfig.from_fields(fields["encoding"])

@@ -99,7 +99,7 @@ def make_error_component(status: int) -> Schema:
     return response
 
 
-def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) -> Schema:
+def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool, has_reranker: bool = False) -> Schema:
     """Return the OpenAPI document; `keys`: whether the server has API keys."""
     document: Schema = {
         "openapi": "3.1.0",
@@ -109,7 +109,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
             "description": "Vector search: compressed codes in RAM select candidates, full vectors on disk rank them.",
         },
         "paths": {
-            "/v1/search": {"post": _make_search(snapshot, limits)},
+            "/v1/search": {"post": _make_search(snapshot, limits, has_reranker=has_reranker)},
             "/v1/documents": make_document_paths(snapshot, limits),
             **make_filtered_paths(limits),
             **make_index_paths(),
@@ -137,7 +137,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
     return document
 
 
-def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
+def _make_search(snapshot: IndexSnapshot, limits: RequestLimits, *, has_reranker: bool) -> Schema:
     dim, default = snapshot.dim, min(snapshot.candidates, limits.candidates)
     vectors = {"type": "array", "items": make_vector(dim), "minItems": 1, "maxItems": limits.queries}
     text = {"type": "string", "pattern": r"\S", "minLength": 1, "maxLength": limits.characters}
@@ -166,7 +166,10 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
         maximum = limits.candidates if snapshot.has_lexical else 0
         lexical_default = max(0, min(recommended.lexical, limits.candidates - default))
         lexical_options = _make_lexical_options(maximum, lexical_default, recommended.lexical_weight)
-        bodies.insert(0, make_object({"texts": texts, **body, **lexical_options}, optional=OPTIONS))
+        rerank = make_integer(min(limits.k, limits.candidates) if has_reranker else 0, 0, minimum=0)
+        rerank["description"] = "Best hits that the cross-encoder orders, on a server with --reranker."
+        by_text = {"texts": texts, "rerank": make_nullable(rerank), **body, **lexical_options}
+        bodies.insert(0, make_object(by_text, optional=("rerank", *OPTIONS)))
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
     names = [name for name in options if name != "filter" and (name != "model" or snapshot.fingerprint)]
     parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in names]
@@ -221,11 +224,11 @@ def _make_lexical_options(maximum: int, default: int, default_weight: float) -> 
 
 
 def _make_search_response() -> Schema:
-    steps = ("encode", "candidates", "reads", "ranking", "total")
+    steps = ("encode", "candidates", "reads", "ranking", "total", "rerank")
     result = make_object(
         {
             "answers": {"type": "array", "items": {"$ref": "#/components/schemas/Answer"}},
-            "timings": make_object({step: {"type": "number", "minimum": 0} for step in steps})
+            "timings": make_object({step: {"type": "number", "minimum": 0} for step in steps}, optional=("rerank",))
             | {"description": "Milliseconds of each step; the share of this query in its batch."},
         }
     )
@@ -243,6 +246,7 @@ def _make_answer() -> Schema:
             | {"description": "Rank among the candidates, by the codes; 0: found by BM25 only."},
             "candidate_score": number,
             "word_rank": make_integer(minimum=0) | {"description": "Rank by BM25; 0: none."},
+            "rerank_score": make_nullable({"type": "number"}) | {"description": "Score of the cross-encoder."},
             "title": make_nullable({"type": "string"}),
             "text": make_nullable({"type": "string"}),
             "attributes": make_nullable({"type": "object"}),

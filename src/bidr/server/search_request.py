@@ -22,7 +22,7 @@ from bidr.utils.array_types import Floats
 
 SHAPING = ShapingOptions._fields
 OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight", *SHAPING)
-FIELDS = ("texts", "vectors", "like", *OPTIONS)
+FIELDS = ("texts", "vectors", "like", "rerank", *OPTIONS)
 DEFAULT_K = 10
 MAX_LEXICAL_WEIGHT = 1_000.0
 MAX_SCORE = 1e30
@@ -72,6 +72,7 @@ class SearchRequest(NamedTuple):
     lexical_weight: float
     shaping: ShapingOptions | None = None
     like: list[str] | None = None
+    rerank: int = 0
 
     @property
     def queries(self) -> int:
@@ -87,8 +88,8 @@ class SearchRequest(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Number of documents up to the last hit."""
-        return self.k + (self.shaping.offset if self.shaping else 0) + len(self.like or ())
+        """Number of documents up to the last hit, or the last one that a cross-encoder reads."""
+        return max(self.k + (self.shaping.offset if self.shaping else 0) + len(self.like or ()), self.rerank)
 
     @property
     def reads(self) -> int:
@@ -129,7 +130,12 @@ class RequestParser:
             )
         options = validate_options(params.values | fields if params.values else fields, self.context)
         if texts is not None:
-            return _make_request(_check_texts(texts, self.context.limits), None, options, self.context)
+            request = _make_request(_check_texts(texts, self.context.limits), None, options, self.context)
+            return request if fields.get("rerank") is None else _add_rerank(request, fields["rerank"], self.context)
+        if fields.get("rerank") is not None:
+            raise InvalidRequest(
+                "rerank needs texts", given=to_short_json(fields["rerank"]), expected="texts", hint="leave rerank out"
+            )
         if like is not None:
             return _make_request(None, None, options, self.context, _check_ids(like, self.context.limits))
         return _make_request(None, _parse_vectors(vectors, self.context), options, self.context)
@@ -452,6 +458,22 @@ def check_int(value: Any, name: str, maximum: int, minimum: int = 1) -> int:
             hint=f"send one in this range, {OMIT_HINT}",
         )
     return value
+
+
+def _add_rerank(request: SearchRequest, count: Any, context: ValidationContext) -> SearchRequest:
+    """Add the number of hits that a cross-encoder reads, within the limit of answers."""
+    limits = context.limits
+    reranked = request._replace(rerank=check_int(count, "rerank", min(limits.k, limits.candidates), 0))
+    if reranked.rerank and (request.codes_only or request.is_combined):
+        raise InvalidRequest(
+            "rerank goes with neither codes_only nor combine",
+            given=reranked.rerank,
+            expected="0",
+            hint="leave one of them out",
+        )
+    _check_total("too many hits to rerank in one request", reranked.queries * reranked.rerank, limits.answers)
+    _check_total("too many candidates in one request", reranked.reads, limits.reads)
+    return reranked
 
 
 def _check_ids(ids: Any, limits: RequestLimits) -> list[str]:
