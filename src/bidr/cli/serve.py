@@ -71,7 +71,7 @@ class Serve(Command):
         from dataclasses import replace
 
         if self.traces:
-            from bidr.server.tracing import check_packages
+            from bidr.server.request_tracer import check_packages
 
             check_packages()
         from bidr.server.config import ServerConfig, load_api_keys, validate_config

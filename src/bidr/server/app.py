@@ -47,10 +47,10 @@ from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_attrib
 from bidr.server.json_logs import log, log_fault
 from bidr.server.metrics import Metrics
 from bidr.server.openapi import make_openapi
+from bidr.server.request_tracer import RequestTracer, open_tracer
 from bidr.server.search_handler import read_document_query, search
 from bidr.server.search_request import RequestParser, SearchRequest, ValidationContext
 from bidr.server.static_files import StaticFiles
-from bidr.server.tracing import RequestTracer, open_tracer
 from bidr.server.writer_client import WriterClient
 
 Handler = Callable[[Request], Awaitable[Response]]

@@ -3,7 +3,7 @@
 import pytest
 from sample_server import ask, made, opened, vector
 
-from bidr.server.tracing import RequestTracer
+from bidr.server.request_tracer import RequestTracer
 
 TRACE, PARENT = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
