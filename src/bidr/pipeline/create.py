@@ -15,7 +15,7 @@ from bidr.index.live.initial_codes import FIT_DOCUMENTS, FitSettings, make_unfit
 from bidr.index.live.writer import LiveWriter
 from bidr.index.vectors import StorageKind
 from bidr.pipeline.document_encoders import refuse_documents
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.utils.files import remove, storage_errors, sync_folder
 
 MAX_DIM = 1 << 16

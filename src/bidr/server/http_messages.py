@@ -9,8 +9,8 @@ from urllib.parse import parse_qs
 
 import orjson
 
-from bidr.server.config import get_client_network
 from bidr.search.types import Timings
+from bidr.server.config import get_client_network
 from bidr.server.errors import (
     HTTPError,
     InvalidRequest,

@@ -13,7 +13,7 @@ from urllib.parse import unquote
 
 from bidr.errors import BidrError, to_short_json
 from bidr.index.storage.manifest import CURRENT, read_current
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.server.config import ServerConfig
 from bidr.server.errors import Forbidden, IndexConflict, InvalidRequest, NotFound
 from bidr.server.http_messages import JSON, Request, Response, make_json_response

@@ -15,7 +15,7 @@ from bidr.data.vector_source import VectorSource
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
 from bidr.index.storage.manifest import PARSE_ERRORS
 from bidr.quantization.codebooks import Codebooks
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.quantization.pq_training import FIT_ROWS
 from bidr.utils.array_types import Codes, Floats
 from bidr.utils.files import read_regular, write_atomically
