@@ -4,8 +4,9 @@ import pytest
 from sample_live_index import BOOKS, built, contents, described, expected, some, writer
 
 from bidr.data.types import Document
-from bidr.errors import AttributesError, DataError, FilterError
+from bidr.errors import AttributesError, DataError, FilterError, IndexFolderError
 from bidr.index.builder.build import build_index
+from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.live import writer as writer_module
 from bidr.index.live.document_list import list_documents
 from bidr.index.live.live_reader import LiveIndex
@@ -135,3 +136,31 @@ def test_an_index_without_ids_is_listed(tmp_path):
         assert searcher.get(["3"]) == {"3": Document("3", "", "")}
         assert searcher.count() == 5
         assert len(list(searcher.scroll())) == 5
+
+
+def read_all(index, expression) -> None:
+    """Read every file of the attributes."""
+    view = LiveIndex.open(index).latest()
+    view.count_matching(expression)
+    contents(view)
+    view.describe_attributes()
+
+
+def test_damage_to_changed_attributes_is_noticed(tmp_path):
+    """The same attributes, or an error that names the file."""
+    index = built(tmp_path / "i", 12, described(12))
+    with writer(index) as live:
+        live.set_attributes_where({"whole": {"lt": 4}}, {"color": "red", "tags": ["x", "y"]})
+        live.flush()
+        expression, before = parse_filter({"color": "red", "tags": "x"}), contents(index)
+    state = index / (index / "CURRENT").read_text().split()[0]
+    files = sorted(path for path in state.iterdir() if path.name.startswith("000001.") and path.suffix != ".deleted")
+    assert len(files) > 8
+    for path in files:
+        content = path.read_bytes()
+        for place in (0, len(content) // 2, len(content) - 1):
+            path.write_bytes(content[:place] + bytes([content[place] ^ 1]) + content[place + 1 :])
+            with pytest.raises(IndexFolderError, match=path.name):
+                read_all(index, expression)
+        path.write_bytes(content)
+    assert contents(index) == before
