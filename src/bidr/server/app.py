@@ -382,6 +382,9 @@ def make_app(service: SearchService) -> App:
     page = dict.fromkeys(METHODS, StaticFiles())
     default = Endpoint(service, "other", dict.fromkeys((*METHODS, "HEAD"), "none"), **page)
 
+    # By service, so that those of a dropped index go with it.
+    attached_endpoints = weakref.WeakKeyDictionary[SearchService, dict[str, Endpoint]]()
+
     def find_endpoint(path: str) -> Endpoint:
         """Return the endpoint of a path below a named index, of an index, or of no known path."""
         name, _, operation = path.removeprefix(PREFIX + "/").partition("/")
@@ -390,8 +393,14 @@ def make_app(service: SearchService) -> App:
         if not operation:
             return one_index
         attached = service.table.services.get(name) if service.table is not None else None
-        route = make_routes(attached).get(f"/v1/{operation}") if attached is not None else None
-        return default if route is None else Endpoint(service, f"{PREFIX}/NAME/{operation}", route[0], **route[1])
+        if attached is None:
+            return default
+        if attached not in attached_endpoints:
+            attached_endpoints[attached] = {
+                route: Endpoint(service, route.replace("/v1", f"{PREFIX}/NAME", 1), permissions, **handlers)
+                for route, (permissions, handlers) in make_routes(attached).items()
+            }
+        return attached_endpoints[attached].get(f"/v1/{operation}", default)
 
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         path = scope["path"]
