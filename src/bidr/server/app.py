@@ -382,8 +382,7 @@ def make_app(service: SearchService) -> App:
     page = dict.fromkeys(METHODS, StaticFiles())
     default = Endpoint(service, "other", dict.fromkeys((*METHODS, "HEAD"), "none"), **page)
 
-    # By service, so that those of a dropped index go with it.
-    attached_endpoints = weakref.WeakKeyDictionary[SearchService, dict[str, Endpoint]]()
+    attached_endpoints: dict[SearchService, dict[str, Endpoint]] = {}
 
     def find_endpoint(path: str) -> Endpoint:
         """Return the endpoint of a path below a named index, of an index, or of no known path."""
@@ -396,6 +395,8 @@ def make_app(service: SearchService) -> App:
         if attached is None:
             return default
         if attached not in attached_endpoints:
+            for dropped in attached_endpoints.keys() - set(service.table.services.values() if service.table else ()):
+                del attached_endpoints[dropped]
             attached_endpoints[attached] = {
                 route: Endpoint(service, route.replace("/v1", f"{PREFIX}/NAME", 1), permissions, **handlers)
                 for route, (permissions, handlers) in make_routes(attached).items()

@@ -259,8 +259,13 @@ async def run(config: ServerConfig) -> None:
             raise _make_unknown_error(name)
         if folder.resolve() == config.index.resolve():
             return batcher
-        of_index = replace(config, index=folder)
-        return WriteBatcher(folder, None, lambda model: make_encoder(of_index, model))
+        of_index = replace(config, index=folder, encoder=None)
+        return WriteBatcher(
+            folder,
+            None,
+            lambda model: make_encoder(of_index, model),
+            lambda view: make_vector_encoder(of_index, view),
+        )
 
     write_server.open_batcher, write_server.root = open_batcher, config.root
     assert config.runtime is not None
