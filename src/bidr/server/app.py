@@ -138,8 +138,9 @@ class SearchService:
                 expected="0",
                 hint="whoever runs it can start it with --reranker FOLDER; or leave it out",
             )
+        reranker = (self.reranker,) if request.rerank else ()
         outcome = await self.run_on_thread(
-            search, snapshot, request, queries, http_request.deadline, encode_ms, self.reranker
+            search, snapshot, request, queries, http_request.deadline, encode_ms, *reranker
         )
         self.metrics.record_search(request.queries, outcome.reads, outcome.steps)
         http_request.steps = outcome.steps
