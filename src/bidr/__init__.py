@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from bidr.export.index_export import export_index
     from bidr.export.onnx import export_onnx
     from bidr.pipeline.build import build, build_vectors
+    from bidr.pipeline.create import create_index
     from bidr.pipeline.maintenance import compact, snapshot
     from bidr.pipeline.open import OpenIndex, open_index, open_writer
     from bidr.pipeline.repair import repair_index
@@ -42,6 +43,7 @@ _MODULES = {
     "build": "pipeline.build",
     "build_vectors": "pipeline.build",
     "compact": "pipeline.maintenance",
+    "create_index": "pipeline.create",
     "evaluate": "search.evaluation",
     "export_index": "export.index_export",
     "export_onnx": "export.onnx",
@@ -66,6 +68,7 @@ __all__ = [
     "build",
     "build_vectors",
     "compact",
+    "create_index",
     "evaluate",
     "export_index",
     "export_onnx",

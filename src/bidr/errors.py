@@ -72,6 +72,7 @@ EXTRAS = {
     "onnx": "onnx",
     "onnxruntime": "onnx",
     "onnxscript": "onnx",
+    "opentelemetry": "traces",
     "orjson": "serve",
     "prometheus_client": "serve",
     "pyarrow": "data",

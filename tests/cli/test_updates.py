@@ -196,3 +196,38 @@ def test_large_texts_are_committed_a_few_at_a_time(tmp_path: Path, monkeypatch: 
     given = documents(tmp_path / "d.jsonl", *({"_id": f"n{row}", "text": "x" * own} for row, own in enumerate(texts)))
     sizes = [[len(document.text) for document in batch] for batch in add._read_batches(beir.read_documents(given))]
     assert sizes == [[1, 2, 3], [4], [9], [30], [1, 1, 1], [1]]
+
+
+def test_list_count_get_update_delete_by_filter(bidr: Run, index: Path, tmp_path: Path) -> None:
+    texts = [{"_id": f"new{n}", "title": WORDS, "text": WORDS, "metadata": {"n": n}} for n in range(4)]
+    assert bidr("add", index, documents(tmp_path / "new.jsonl", *texts)).code == 0
+    newer = '{"n": {"gte": 1}}'
+    assert bidr("count", index, "--filter", newer).out.strip() == "3"
+    assert "324" in bidr("count", index).out
+    changes = documents(tmp_path / "changes.jsonl", {"_id": "new1", "metadata": {"price": 2, "n": None}})
+    assert "1 document changed" in bidr("update", index, changes).out
+    assert "2 documents changed" in bidr("update", index, "--filter", newer, "--set", '{"price": 5}').out
+    shown = json.loads(bidr("get", index, "new1").out)
+    assert shown == {"_id": "new1", "title": WORDS, "text": WORDS, "metadata": {"price": 2}}
+    listed = tmp_path / "listed.jsonl"
+    assert bidr("list", index, "--filter", '{"price": 5}', "--out", listed).code == 0
+    lines = [json.loads(line) for line in listed.read_text().splitlines()]
+    assert {line["_id"]: line["metadata"] for line in lines} == {f"new{n}": {"n": n, "price": 5} for n in (2, 3)}
+    page = tmp_path / "page.json"
+    assert bidr("list", index, "--limit", 1, "--filter", '{"price": 5}', "--json", page).code == 0
+    cursor = json.loads(page.read_text())["cursor"]
+    assert cursor in {"new2", "new3"}
+    assert bidr("list", index, "--cursor", cursor, "--filter", '{"price": 5}').out.startswith("new")
+    assert "2 deleted; 322 documents" in bidr("delete", index, "--filter", '{"price": 5}').out
+    for wrong in (
+        ("get", index, "nobody"),
+        ("update", index, changes, "--set", "{}"),
+        ("update", index, "--filter", newer),
+        ("update", index, "--filter", '{"price": 2}', "--set", "{}"),
+        ("update", index, "--filter", '{"nowhere": 2}', "--set", '{"a": 1}'),
+        ("update", index, documents(tmp_path / "bad.jsonl", {"_id": "new1", "metadata": {"price": [2]}})),
+        ("delete", index, "new1", "--filter", newer),
+        ("count", index, "--filter", "{"),
+        ("list", index, "--limit", 0),
+    ):
+        assert bidr(*wrong).code == 2

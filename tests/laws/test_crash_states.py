@@ -88,6 +88,19 @@ REAL = {
 REAL.update({name: getattr(os, name) for name in ("rmdir", "close")})
 
 
+EVEN = ("doc-0", "doc-2", "doc-4")
+
+
+def changed(before: dict, prices: dict) -> dict:
+    """What an index holds after prices were set, or removed."""
+    after = dict(before)
+    for name, price in prices.items():
+        title, text, attributes, vector = before[name]
+        new = {key: value for key, value in attributes.items() if key != "price"}
+        after[name] = (title, text, new if price is None else new | {"price": price}, vector)
+    return after
+
+
 def live_steps(index: Path) -> tuple[dict, list[Step]]:
     """Everything that a writer does, each step with what the index must hold after it."""
     first = expected(range(3))
@@ -95,6 +108,8 @@ def live_steps(index: Path) -> tuple[dict, list[Step]]:
     replaced = {**added, **expected([0], 1)}
     deleted = {name: value for name, value in replaced.items() if name not in ("doc-1", "doc-3")}
     again = {**deleted, **expected([1])}
+    priced = changed(again, {"doc-0": 3, "doc-1": 4})
+    half = changed(priced, {"doc-0": None, "doc-2": 0.5, "doc-4": 0.5})
     live = writer(index)
     steps: list[Step] = [
         (lambda: live.add(*some([3, 4])), added),
@@ -102,8 +117,12 @@ def live_steps(index: Path) -> tuple[dict, list[Step]]:
         (lambda: live.delete(["doc-1", "doc-3"]), deleted),
         (live.flush, deleted),
         (lambda: live.add(*some([1])), again),
-        (live.compact, again),
-        (live.close, again),
+        (lambda: live.set_attributes({"doc-0": {"price": 3}, "doc-1": {"price": 4}}), priced),
+        (live.flush, priced),
+        (lambda: live.set_attributes_where({"even": True}, {"price": 0.5}), changed(priced, dict.fromkeys(EVEN, 0.5))),
+        (lambda: live.set_attributes({"doc-0": {"price": None}}), half),
+        (live.compact, half),
+        (live.close, half),
     ]
     return first, steps
 
@@ -219,6 +238,7 @@ def steps_of(first: dict) -> list[tuple[Callable[[LiveWriter], object], dict]]:
     replaced = {**more, **expected([0], 1)}
     deleted = {name: value for name, value in replaced.items() if name not in ("doc-1", "doc-3")}
     again = {**deleted, **expected([1])}
+    priced = changed(again, {"doc-0": 3, "doc-1": 4})
     return [
         (lambda live: live.add(*some([3, 4])), added),
         (lambda live: live.add(*some([5])), more),
@@ -226,8 +246,9 @@ def steps_of(first: dict) -> list[tuple[Callable[[LiveWriter], object], dict]]:
         (lambda live: live.delete(["doc-1", "doc-3"], missing_ok=True), deleted),
         (lambda live: live.flush(), deleted),
         (lambda live: live.add(*some([1])), again),
-        (lambda live: live.compact(), again),
-        (lambda live: live.add(*some([6])), {**again, **expected([6])}),
+        (lambda live: live.set_attributes({"doc-0": {"price": 3}, "doc-1": {"price": 4}}), priced),
+        (lambda live: live.compact(), priced),
+        (lambda live: live.add(*some([6])), {**priced, **expected([6])}),
     ]
 
 

@@ -26,13 +26,16 @@ def write_for_ever(index: Path, seed: int, tell: int) -> None:
     with writer(index, log_documents=8, segments=3) as live:
         os.write(tell, b"\n")
         while True:
-            kind = chance.choices(["add", "delete", "flush", "compact"], [12, 4, 1, 1])[0]
+            kind = chance.choices(["add", "delete", "price", "flush", "compact"], [12, 4, 4, 1, 1])[0]
             numbers, version = chance.sample(range(NUMBERS), chance.randint(1, 4)), chance.randint(0, 10**6)
             os.write(tell, json.dumps([kind, numbers, version]).encode() + b"\n")
             if kind == "add":
                 live.add(*some(numbers, version))
             elif kind == "delete":
                 live.delete([f"doc-{number}" for number in numbers], missing_ok=True)
+            elif kind == "price":
+                changes = {f"doc-{number}": {"price": version} for number in numbers}
+                live.set_attributes(changes, missing_ok=True)
             else:
                 getattr(live, kind)()
             os.write(tell, b"done\n")
@@ -65,13 +68,16 @@ def after(wanted: dict, line: str) -> dict:
     kind, numbers, version = json.loads(line)
     if kind == "add":
         return {**wanted, **expected(numbers, version)}
+    if kind == "price":
+        priced = {name: wanted[name] for number in numbers if (name := f"doc-{number}") in wanted}
+        return {**wanted, **{name: (*old[:2], old[2] | {"price": version}, old[3]) for name, old in priced.items()}}
     gone = {f"doc-{number}" for number in numbers} if kind == "delete" else ()
     return {name: value for name, value in wanted.items() if name not in gone}
 
 
 def kill_again_and_again(folder: Path, times: int) -> None:
     index, wanted, chance = built(folder / "index", 3), expected(range(3)), random.Random(0)
-    acknowledged = {"add": 0, "delete": 0, "flush": 0, "compact": 0}
+    acknowledged = {"add": 0, "delete": 0, "price": 0, "flush": 0, "compact": 0}
     cut_off = {**acknowledged, "nothing": 0}
     took_place = 0
     for turn in range(times):

@@ -103,3 +103,19 @@ def test_learned_codes_and_unknown_metrics_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"metric: given 'euclid', expected one of cosine, ip, l2"):
         bidr.build_vectors(VECTORS, out=tmp_path / "index", metric="euclid")  # type: ignore[arg-type]
     assert not (tmp_path / "index").exists()
+
+
+def test_more_like_a_document_ranks_by_distance(tmp_path: Path) -> None:
+    nearest = np.argsort(((VECTORS - VECTORS[7]).astype(np.float64) ** 2).sum(axis=1))[1 : K + 1]
+    for options in ({}, {"dims": DIM - 1}):
+        with bidr.open_index(build(tmp_path / str(len(options)), **options)) as index:
+            hits = [int(hit.id) for hit in index.more_like("7", K, COUNT)]
+            assert len(set(hits) & set(nearest)) >= K - 1
+
+
+def test_suggested_candidates_reach_the_recall_of_distances(tmp_path: Path) -> None:
+    with bidr.open_index(build(tmp_path)) as index:
+        suggestion = index.suggest_candidates(0.95, K, QUERIES)
+        assert suggestion.recall >= 0.95
+        ranking = index.search_vectors(QUERIES, k=K, candidates=suggestion.candidates)
+        assert measure_recall(ranking.rows) == pytest.approx(suggestion.recall, abs=0.02)

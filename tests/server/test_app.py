@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import pytest
 from sample_index import clustered
-from sample_server import DIM, READ, WRITE, ask, asking, made, opened, search, vector
+from sample_server import DIM, READ, WRITE, ask, asking, made, opened, said_well, search, vector
 
 from bidr.index.live.live_reader import LiveIndex
 from bidr.search.searcher import Searcher
@@ -442,3 +442,90 @@ def test_a_disconnected_client_cancels_its_request(service):
 def test_client_errors_name_no_path_of_the_server(index, service):
     found = [search(service, vectors=[[0.1] * 3]), ask(service, "GET", "/v1/documents?id=zz")]
     assert all(str(index.parent) not in each.text for each in found)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "body"),
+    [
+        ("POST", "/v1/documents/list", {"limit": 6}),
+        ("POST", "/v1/documents/list", {"limit": 0}),
+        ("POST", "/v1/documents/list", {"cursor": 1}),
+        ("POST", "/v1/documents/list", {"cursor": ""}),
+        ("POST", "/v1/documents/list", {"text": 1}),
+        ("POST", "/v1/documents/list", {"filter": {}}),
+        ("POST", "/v1/documents/list", {"filter": {"n": {"near": 1}}}),
+        ("POST", "/v1/documents/list", {"offset": 1}),
+        ("POST", "/v1/documents/count", {"filter": [1]}),
+        ("POST", "/v1/documents/count", {"filter": {"n": {"any": list(range(21))}}}),
+    ],
+)
+def test_invalid_listings_are_errors_with_a_remedy(service, method, path, body):
+    found = ask(service, method, path, json=body)
+    assert found.status_code == 422, found.text
+    said_well(found)
+
+
+def test_a_listing_is_that_of_the_index(service):
+    first = ask(service, "POST", "/v1/documents/list", json={"filter": {"even": True}, "limit": 5}).json()
+    then = ask(service, "POST", "/v1/documents/list", json={"filter": {"even": True}, "cursor": first["cursor"]}).json()
+    ids = [document["id"] for page in (first, then) for document in page["documents"]]
+    assert len(set(ids)) == 10
+    assert all(document["attributes"]["even"] for document in first["documents"])
+    assert ask(service, "POST", "/v1/documents/count", json={"filter": {"even": True}}).json() == {"count": 30}
+    assert ask(service, "PATCH", "/v1/documents", json={}).status_code == 403
+    assert ask(service, "POST", "/v1/documents/delete", json={"filter": {"n": 1}}).status_code == 403
+
+
+SHAPINGS = [
+    {"offset": 3},
+    {"min_score": 0.2},
+    {"group_by": "even", "group_size": 2},
+    {"mmr": 0.4, "offset": 1},
+    {"combine": "max"},
+    {"combine": "mean", "min_score": 0.1, "k": 3},
+]
+
+
+@pytest.mark.parametrize("options", SHAPINGS)
+def test_shaped_results_are_those_of_the_searcher(index, service, options):
+    queries = clustered(2, DIM, 78)
+    searcher = Searcher(LiveIndex.open(index))
+    local = {name: value for name, value in options.items() if name != "k"}
+    batch = searcher.search_vectors(QueryVectors(queries, queries), options.get("k", 5), 20, **local)
+    expected = [[hit.id for hit in hits] for hits in searcher.load_results(batch)]
+    found = search(service, vectors=queries.tolist(), candidates=20, **{"k": 5, **options})
+    assert found.status_code == 200, found.text
+    assert [[hit["id"] for hit in result["answers"]] for result in found.json()["results"]] == expected
+    by_bytes = ask(
+        service,
+        "POST",
+        "/v1/search",
+        params={"k": 5, "candidates": 20, **options},
+        content=queries.astype("<f4").tobytes(),
+        headers={"content-type": "application/octet-stream"},
+    )
+    assert [[hit["id"] for hit in result["answers"]] for result in by_bytes.json()["results"]] == expected
+
+
+def test_more_like_documents(service):
+    found = search(service, like=["doc-7"], k=5, candidates=60).json()["results"][0]["answers"]
+    own = search(service, vectors=[clustered(60, DIM, 0)[7].tolist()], k=6, candidates=60).json()["results"][0][
+        "answers"
+    ]
+    assert own[0]["id"] == "doc-7"
+    assert [hit["id"] for hit in found] == [hit["id"] for hit in own[1:]]
+    unknown = search(service, like=["nobody"])
+    assert unknown.status_code == 404
+    said_well(unknown)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{"offset": -1}, {"offset": 61}, {"offset": "x"}, {"min_score": "x"}, {"min_score": 1e31}, {"mmr": 2},
+     {"mmr": True}, {"group_by": ""}, {"group_by": 3}, {"group_size": 0}, {"fusion": "best"}, {"combine": "min"},
+     {"like": ["doc-1"]}, {"k": 50, "offset": 60}],
+)  # fmt: skip
+def test_invalid_shapings_are_errors_with_a_remedy(service, options):
+    found = search(service, vectors=[vector(1)], **options)
+    assert found.status_code == 422, found.text
+    said_well(found)

@@ -89,3 +89,33 @@ def test_full_vectors_are_sent_and_the_index_truncates_them(tmp_path):
     exact = np.sort(unit(asked[:, :dims]) @ every.T)[:, ::-1][:, :5]
     for found in (remote, local):
         np.testing.assert_allclose([[one.score for one in near] for near in found], exact, atol=1e-3)
+
+
+def test_documents_are_listed_counted_changed_and_deleted_by_filter(server):
+    """The same calls on a folder and on a server give the same results."""
+    vectors = clustered(7, DIM, 4_400)
+    documents = [
+        Document(f"shop-{row}", f"Shop {row}", "Text", {"shop": row, "day": f"2024-0{row + 1}-01"}) for row in range(7)
+    ]
+    with bidr.Client(server.url) as client, bidr.open_index(server.index) as local:
+        client.add(documents, vectors)
+        assert client.set_attributes({"shop-1": {"price": 3, "day": None}, "shop-2": {"price": 4}}) == 2
+        assert client.set_attributes_where({"shop": {"gte": 5}}, {"price": 9.5}) == 2
+        for condition in ({"shop": {"exists": True}}, {"price": {"gt": 3}}, {"day": {"gte": "2024-03-01T00:00Z"}}):
+            local.reader.refresh_now()
+            remote = {document.id: document for document in client.scroll(condition)}
+            assert remote == {document.id: document for document in local.scroll(condition)}
+            assert client.count(condition) == local.count(condition) == len(remote)
+            bare = client.list_documents(condition, 2, text=False)
+            assert [document.text for document in bare.documents] == ["", ""]
+            assert bare.cursor == bare.documents[-1].id
+        assert client.schema() == local.schema()
+        assert client.get(["shop-1"])["shop-1"].attributes == {"shop": 1, "price": 3}
+        assert client.count() == local.count()
+        with pytest.raises(DataError, match="nobody"):
+            client.set_attributes({"shop-1": {"price": 1}, "nobody": {"price": 1}})
+        with pytest.raises(DataError, match="attribute"):
+            client.set_attributes_where({"shop": 1}, {"price": [1]})
+        assert client.set_attributes({"nobody": {"price": 1}}, missing_ok=True) == 0
+        assert client.delete_where({"shop": {"exists": True}}) == 7
+        assert client.count({"shop": {"exists": True}}) == 0

@@ -24,6 +24,11 @@ def dockerfile():
     return [tuple(line.split(" ", 1)) for line in lines if line]
 
 
+def test_the_containerfile_is_that_of_the_docs():
+    block = DOCS[DOCS.index("    FROM python") : DOCS.index("    docker build")]
+    assert (ROOT / "Containerfile").read_text().strip() == re.sub(r"^    ", "", block, flags=re.MULTILINE).strip()
+
+
 def said(dockerfile, name):
     (found,) = [rest for instruction, rest in dockerfile if instruction == name]
     return found

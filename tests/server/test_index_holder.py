@@ -18,7 +18,6 @@ from bidr.index.live.document_encoder import EncodedBatch
 from bidr.index.live.inspection import describe_live
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.manifest import ModelReference
-from bidr.server.document_lookup import DocumentLookup
 from bidr.server.index_holder import IndexHolder, describe_index
 from bidr.server.limits import RequestLimits
 from bidr.server.worker import Worker
@@ -168,23 +167,6 @@ def test_reported_ram_equals_that_of_inspect_with_the_log_counted_once(tmp_path)
     assert told["ram_bytes"] == sum(inspected["ram_bytes"].values())
     assert told["ram_bytes_per_document"] == inspected["ram_bytes_per_document"]["total"]
     assert {"codes", "codebooks", "checksums", "seen blocks", "log"} <= inspected["ram_bytes"].keys()
-
-
-def test_a_state_is_followed_while_ids_are_looked_up_in_another_thread(tmp_path):
-    """Which opens tables of ids that the newer state takes over."""
-    holder = IndexHolder(made(tmp_path / "index"), None, lambda model: None)
-    view, segment = holder.current.view, holder.current.view.segments[0].entry
-
-    class Key(tuple):
-        def __eq__(self, other):
-            finder._id_indexes[str(len(finder._id_indexes))] = None  # as another thread would
-            return tuple.__eq__(self, other)
-
-        __hash__ = tuple.__hash__
-
-    here = (segment.name, segment.xxh3)
-    finder = DocumentLookup(view, {Key(here): None, Key(("of", "before")): None})
-    assert list(finder.switch_view(view)._id_indexes) == [here]
 
 
 def test_a_damaged_state_is_not_make_snapshot(tmp_path):

@@ -146,7 +146,7 @@ def test_what_a_model_recommends_is_told_and_kept_to_the_limits(recommending):
     found = ask(service, texts=ASKED[:1], k=30, candidates=30).json()["results"][0]["answers"]
     assert all(row["word_rank"] == 0 for row in found), "no room for words"
     kinds = ask(service, "GET", "/openapi.json").json()["paths"]["/v1/search"]["post"]["requestBody"]["content"]
-    by_text, by_vector = kinds["application/json"]["schema"]["oneOf"]
+    by_text, by_vector, *_ = kinds["application/json"]["schema"]["oneOf"]
     assert (by_text["properties"]["lexical"]["default"], by_vector["properties"]["lexical"]["default"]) == (0, 0)
 
 

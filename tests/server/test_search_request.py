@@ -12,7 +12,7 @@ RULES = ValidationContext(RequestLimits(k=50, candidates=60), candidates=40, dim
 def test_a_parsed_query_string_is_cached():
     reading = RequestParser(RULES)
     first = reading.parse_params(b"k=5&text=false")
-    assert first.options == (5, 40, None, False, False, None, None, 0.0)
+    assert first.options == (5, 40, None, False, False, None, None, 0.0, None)
     assert reading.parse_params(b"k=5&text=false") is first
     assert reading.parse_params(b"k=6").options[0] == 6
     assert RequestParser(RULES._replace(candidates=9)).parse_params(b"k=5&text=false").options[1] == 9

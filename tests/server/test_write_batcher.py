@@ -18,7 +18,6 @@ from bidr.index.storage.commit import hold_writer_lock
 from bidr.server import process as runtime
 from bidr.server import write_batcher as writing_module
 from bidr.server.config import ServerConfig
-from bidr.server.document_lookup import DocumentLookup
 from bidr.server.errors import InternalError
 from bidr.server.framing import decode_error, encode_error
 from bidr.server.worker import make_encoder
@@ -103,8 +102,8 @@ def test_what_was_deleted_is_not_there_by_id(tmp_path):
     assert (first["deleted"], second["deleted"]) == (2, 1)
     assert writing.apply([DeleteJob(["doc-3"], False)])[0].status == 404
     writing.release()
-    finder = DocumentLookup(LiveIndex.open(index).latest())
-    assert finder.find_rows(["doc-3", "doc-4", "doc-40", "doc-41", "doc-42"]) == {"doc-4": 4, "doc-42": 42}
+    view = LiveIndex.open(index).latest()
+    assert view.find_rows(["doc-3", "doc-4", "doc-40", "doc-41", "doc-42"]) == {"doc-4": 4, "doc-42": 42}
 
 
 def test_hundreds_added_by_text_are_looked_at_for_drift(tmp_path):

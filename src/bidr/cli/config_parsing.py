@@ -86,7 +86,7 @@ def _extract_message(box: str, kind: type) -> str:
     if match := _WRONG_CHOICE.search(texts[0]):
         value, flag = match["value"], match["flag"]
         choices = sorted(choice for choice in re.findall(r"'([^']*)'", match["choices"]) if choice != "None")
-        return f"{flag}: given {value!r}, expected {' or '.join(choices)}{suggest_name(value, choices)}"
+        return f"{flag}: given {value!r}, expected {format_choices(choices)}{suggest_name(value, choices)}"
     if match := _NOT_A_NUMBER.search(texts[0]):
         expected = "a whole number" if match["kind"].startswith("invalid") else "a number"
         return f"{match['flag']}: given {match['value']}, expected {expected}"
@@ -180,6 +180,11 @@ def _describe_unknown_key(kind: Any, prefix: str, key: str) -> str:
     return f"unknown key {prefix + key!r}; known are {', '.join(siblings.values())}"
 
 
+def format_choices(choices: Sequence[str]) -> str:
+    """Format alternatives: "a", "a or b", "a, b or c"."""
+    return " or ".join([", ".join(choices[:-1]), choices[-1]] if len(choices) > 1 else choices)
+
+
 def _check_value(name: str, value: Any, hint: Any) -> Any:
     if get_origin(hint) is tuple and isinstance(value, list):
         return tuple(_check_value(name, item, get_args(hint)[0]) for item in value)
@@ -189,8 +194,7 @@ def _check_value(name: str, value: Any, hint: Any) -> Any:
         return float(value)
     if type(value) in choices or any(value == choice and type(value) is type(choice) for choice in choices):
         return value
-    names = [_WORDS.get(choice) or repr(choice) for choice in choices]
-    expected = " or ".join([", ".join(names[:-1]), names[-1]] if len(names) > 1 else names)
+    expected = format_choices([_WORDS.get(choice) or repr(choice) for choice in choices])
     meant = suggest_name(str(value), [choice for choice in choices if isinstance(choice, str)])
     raise ConfigError(f"key {name!r} is {value!r}, expected {expected}{meant}")
 

@@ -139,7 +139,7 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
             ),
         ),
         *([("lists", format_lists(keys["lists"]))] if keys.get("lists") else []),
-        ("codes", f"{keys['codes']['books']} books of {keys['codes']['codewords']} codewords"),
+        ("codes", _format_codes(keys["codes"])),
         (
             "dimensions",
             f"{keys['dimensions']['codes']} for the codes, {_format_dimensions(keys['dimensions'])} for the vectors",
@@ -173,6 +173,12 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
     return CommandResult(format_columns(rows), keys)
 
 
+def _format_codes(codes: dict[str, Any]) -> str:
+    if not codes.get("fitted", True):
+        return "not fitted yet: searches rank all documents by their vectors"
+    return f"{codes['books']} books of {codes['codewords']} codewords"
+
+
 def _format_dimensions(keys: dict[str, int]) -> str:
     dim, stored = keys["vectors"], keys["stored"]
     return f"{dim}" if stored == dim else f"the first {stored} of {dim}"
@@ -186,6 +192,7 @@ def format_lists(lists: dict[str, Any]) -> str:
 def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
     """List rows about attributes, segments, log and drift."""
     rows = [("attributes", ", ".join(keys["attributes"]))] if keys.get("attributes") else []
+    rows += [(f"  {field['name']}", _format_field(field)) for field in keys.get("schema", ())]
     if keys.get("log"):
         rows += [
             (
@@ -206,6 +213,17 @@ def _list_live_rows(keys: dict[str, Any]) -> list[tuple[str, str]]:
             ("  verdict", drift["warning"] or "they fit the codebooks"),
         ]
     return rows
+
+
+def _format_field(field: dict[str, Any]) -> str:
+    """Format an attribute: type, documents, and examples or range."""
+    line = f"{field['type']}{', lists' if field.get('lists') else ''}, {format_count(field['documents'], 'document')}"
+    if field["type"] == "boolean":
+        return f"{line}, {field['true']:,} true"
+    if "min" in field:
+        low, high = (f"{value:,}" if isinstance(value, int) else str(value) for value in (field["min"], field["max"]))
+        return f"{line}, {low} to {high}"
+    return f"{line}, such as {', '.join(map(repr, field['examples']))}"
 
 
 def _format_files(keys: dict[str, Any]) -> str:

@@ -6,11 +6,13 @@ from bidr.cli.bench import Bench
 from bidr.cli.build import Build
 from bidr.cli.compact import Compact
 from bidr.cli.compare import Compare
+from bidr.cli.create import Create
 from bidr.cli.delete import Delete
 from bidr.cli.demo import Demo
 from bidr.cli.evaluate import Evaluate
 from bidr.cli.export import Export
 from bidr.cli.inspect import Inspect
+from bidr.cli.list_documents import Count, Get, List
 from bidr.cli.plan import Plan
 from bidr.cli.repair import Repair
 from bidr.cli.reproduce import Reproduce
@@ -18,6 +20,7 @@ from bidr.cli.search import Search
 from bidr.cli.serve import Serve
 from bidr.cli.snapshot import Snapshot
 from bidr.cli.train import Recipes, Train
+from bidr.cli.update import Update
 from bidr.cli.verify import Verify
 
 VERBS: dict[str, type[Command]] = {
@@ -25,11 +28,16 @@ VERBS: dict[str, type[Command]] = {
     "train": Train,
     "plan": Plan,
     "build": Build,
+    "create": Create,
     "search": Search,
     "serve": Serve,
     "evaluate": Evaluate,
     "add": Add,
+    "update": Update,
     "delete": Delete,
+    "list": List,
+    "count": Count,
+    "get": Get,
     "compact": Compact,
     "snapshot": Snapshot,
     "inspect": Inspect,

@@ -3,7 +3,7 @@
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
 import tyro
 
@@ -11,10 +11,13 @@ from bidr.cli.base import (
     CommandResult,
     OptionalFile,
     OptionalFilter,
+    OptionalFolder,
     OptionalNumber,
+    OptionalWeight,
     SearchCommand,
     format_count,
 )
+from bidr.cli.filter_flag import parse_filter_flag
 from bidr.cli.last_index import load_last_index
 from bidr.errors import ConfigError
 
@@ -24,6 +27,8 @@ if TYPE_CHECKING:
 
 NARROWEST = 40
 HEAD = "rank   score  candidate  document"
+OptionalName = Annotated[str | None, tyro.conf.arg(metavar="NAME", help_behavior_hint="(optional)")]
+OptionalCombination = Annotated[Literal["max", "mean"] | None, tyro.conf.arg(help_behavior_hint="(optional)")]
 INDENT = " " * HEAD.index("document")
 
 
@@ -32,10 +37,10 @@ class Search(SearchCommand):
     """Search an index."""
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
-        "query": ("words", "query-vectors", "filter"),
+        "query": ("words", "query-vectors", "like", "filter"),
         "index": ("index", "model", "encoder"),
-        "hits": ("k", "candidates", "ef", "fuse"),
-        "BM25 beside the codes": ("lexical", "lexical-weight"),
+        "hits": ("k", "candidates", "ef", "fuse", "offset", "min-score", "group-by", "mmr", "reranker"),
+        "BM25 beside the codes": ("lexical", "lexical-weight", "fusion"),
         "output": ("json",),
     }
 
@@ -43,15 +48,37 @@ class Search(SearchCommand):
     """The query text, quoted or not."""
     query_vectors: OptionalFile = None
     """Query vectors (.npy, one per row) instead of a text; with --lexical, the one vector of that text."""
+    like: OptionalName = None
+    """Search for documents like the one with this id, instead of a text."""
     k: int = 10
     """Number of hits."""
     ef: OptionalNumber = None
     """Search width of the engine: lists to visit (nprobe), or efSearch of the graph."""
     filter: OptionalFilter = None
     """Filter on attributes, as JSON: '{"lang": "en", "year": {"gte": 2020}}'."""
+    reranker: OptionalFolder = None
+    """Folder of a cross-encoder (ONNX), which orders the best hits of a text query."""
+    rerank: int = 50
+    """Hits that the cross-encoder reads."""
+    offset: int = 0
+    """Number of best documents to skip."""
+    min_score: OptionalWeight = None
+    """Leave out documents with a lower score."""
+    group_by: OptionalName = None
+    """Attribute: of the documents with one value only the best are hits (--group-size)."""
+    group_size: int = 1
+    """Hits for each value of --group-by."""
+    mmr: OptionalWeight = None
+    """Maximal marginal relevance of the candidates: 1 is relevance alone, 0 diversity alone."""
+    fusion: Literal["sum", "rrf"] = "sum"
+    """Of vectors and BM25: weighted sum of the scores, or sum of reciprocal ranks."""
+    combine: OptionalCombination = None
+    """All --query-vectors are one query: a document has the max or the mean of their scores."""
 
     def run(self) -> CommandResult:
         query = " ".join(self.words).strip()
+        if self.like is not None:
+            return self._search_like(self.like)
         if self.query_vectors is not None:
             return self._search_vectors(self.query_vectors)
         if not query:
@@ -61,15 +88,43 @@ class Search(SearchCommand):
         from bidr.utils.jit import call_on_compilation
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **words) as searcher:
+        opening: dict[str, Any] = {"encoder": self.encoder, "reranker": self.reranker, **words}
+        with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **opening) as searcher:
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search(query, 1, 1, filter=self._filter())
-            result = searcher.search(query, self.k, self.candidates, filter=self._filter())
+            options = {"filter": self._filter(), **self._get_shaping()}
+            if self.reranker is not None:
+                result = searcher.search_reranked(query, self.k, self.candidates, rerank=self.rerank, **options)
+            else:
+                result = searcher.search(query, self.k, self.candidates, **options)
             scope = self._describe_scope(searcher, searcher.lexical)
         return CommandResult(
             _format_result(result, scope), {"query": query, "index": str(index), **_convert_result(result)}
         )
+
+    def _get_shaping(self) -> Any:
+        """Return the options that act on ranked candidates, as far as they are given."""
+        from bidr.search.hit_selection import NO_SHAPING
+
+        options = {name: getattr(self, name) for name in NO_SHAPING._fields}
+        return {name: value for name, value in options.items() if value != getattr(NO_SHAPING, name)}
+
+    def _search_like(self, doc_id: str) -> CommandResult:
+        if self.words or self.query_vectors is not None:
+            raise ConfigError("--like given with a text or --query-vectors, expected one of them")
+        index = self.index or load_last_index()
+        from bidr.pipeline.open import open_index
+        from bidr.utils.jit import call_on_compilation
+
+        with open_index(index, self.model, ef=self.ef, fuse=self.fuse) as searcher:
+            self._check(searcher)
+            with call_on_compilation(announce_compilation):
+                searcher.more_like(doc_id, 1, 1)
+            result = searcher.more_like(doc_id, self.k, self.candidates, filter=self._filter(), **self._get_shaping())
+            scope = self._describe_scope(searcher, 0)
+        value = {"like": doc_id, "index": str(index), **_convert_result(result)}
+        return CommandResult(_format_result(result, scope), value)
 
     def _filter(self) -> Any:
         from bidr.index.filters.filter_expression import parse_filter_json
@@ -86,7 +141,6 @@ class Search(SearchCommand):
 
     def _check(self, searcher: "Searcher") -> None:
         """Refuse invalid numbers and unknown attributes before the first search, which may compile for a while."""
-        from bidr.index.filters.filter_expression import list_attribute_names, parse_filter
         from bidr.search.searcher import check_integer
 
         check_integer("k", self.k)
@@ -95,12 +149,7 @@ class Search(SearchCommand):
         if self.filter is None:
             return
         view: Any = searcher.reader.latest()
-        attributes = view.attributes()
-        unknown = sorted(list_attribute_names(parse_filter(self._filter())) - attributes)
-        if unknown:
-            names = ", ".join(map(repr, unknown))
-            expected = f"it has {', '.join(sorted(attributes))}" if attributes else "it has none"
-            raise ConfigError(f"--filter: given {names}, expected attributes of this index; {expected}")
+        parse_filter_flag(self.filter, view.attributes())
 
     def _search_vectors(self, path: Path) -> CommandResult:
         from bidr.pipeline.open import open_index
@@ -130,6 +179,7 @@ class Search(SearchCommand):
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search_vectors(queries, 1, 1, **options)
+            options |= self._get_shaping()
             result = searcher.load_results(searcher.search_vectors(queries, self.k, self.candidates, **options))
             scope = self._describe_scope(searcher, self.lexical or 0)
         heads = [f"query {row}:\n" if len(result) > 1 else "" for row in range(len(result))]

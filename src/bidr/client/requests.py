@@ -1,5 +1,6 @@
 """Requests of each operation, independent of the transport: generators that yield requests and receive bodies."""
 
+import datetime
 import json
 from collections.abc import Collection, Generator, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
@@ -10,7 +11,7 @@ import numpy.typing as npt
 
 from bidr.client.errors import Unavailable
 from bidr.data.attribute_validation import check_attributes
-from bidr.data.types import Document, to_python_scalar, validate_documents, validate_ids
+from bidr.data.types import Document, DocumentPage, to_python_scalar, validate_documents, validate_ids
 from bidr.data.validation import check_unicode, format_value, validate_query_texts
 from bidr.data.vector_source import as_array
 from bidr.errors import ConfigError, DataError
@@ -37,6 +38,7 @@ class RequestSpec(NamedTuple):
 RequestSteps = Generator[RequestSpec, Reply, T]
 SCALAR_FIELDS = SearchHit._fields[:5]
 INDEX = RequestSpec("GET", "/v1/index")
+INDEXES = "/v1/indexes"
 
 
 class SearchParams(NamedTuple):
@@ -48,11 +50,32 @@ class SearchParams(NamedTuple):
     codes_only: bool = False
     lexical: int | None = None
     lexical_weight: float | None = None
+    offset: int = 0
+    min_score: float | None = None
+    group_by: str | None = None
+    group_size: int = 1
+    mmr: float | None = None
+    fusion: str = "sum"
+    combine: str | None = None
+    rerank: int = 0
 
     def to_fields(self) -> dict[str, Any]:
         """Return `k` and all options that differ from their defaults."""
         defaults = self._field_defaults
         return {name: value for name, value in self._asdict().items() if name == "k" or value != defaults[name]}
+
+
+def address_index(steps: RequestSteps[T], name: str | None) -> RequestSteps[T]:
+    """Send requests to a named index; None: to the index without a name."""
+    try:
+        request = next(steps)
+        while True:
+            if name is not None and not request.path.startswith(INDEXES):
+                request = request._replace(path=f"{INDEXES}/{quote(name, safe='')}/{request.path.removeprefix('/v1/')}")
+            request = steps.send((yield request))
+    except StopIteration as done:
+        value: T = done.value
+        return value
 
 
 class RequestBuilder:
@@ -65,6 +88,22 @@ class RequestBuilder:
         self._index_info = yield INDEX
         return self._index_info
 
+    def indexes(self) -> RequestSteps[list[dict[str, Any]]]:
+        indexes: list[dict[str, Any]] = (yield RequestSpec("GET", INDEXES))["indexes"]
+        return indexes
+
+    def create_index(self, name: str, options: Mapping[str, Any]) -> RequestSteps[None]:
+        path = f"{INDEXES}/{quote(check_unicode(name, 'name', 'index'), safe='')}"
+        yield RequestSpec("PUT", path, body=to_json(options).encode(), is_idempotent=False)
+
+    def drop_index(self, name: str) -> RequestSteps[None]:
+        path = f"{INDEXES}/{quote(check_unicode(name, 'name', 'index'), safe='')}"
+        yield RequestSpec("DELETE", path, is_idempotent=False)
+
+    def schema(self) -> RequestSteps[list[dict[str, Any]]]:
+        attributes: list[dict[str, Any]] = (yield RequestSpec("GET", "/v1/schema"))["attributes"]
+        return attributes
+
     def search_texts(self, texts: Sequence[str], params: SearchParams) -> RequestSteps[list[SearchResult]]:
         results: list[SearchResult] = []
         texts = validate_query_texts(texts)
@@ -72,8 +111,13 @@ class RequestBuilder:
         rest = to_json({"texts": [], **params.to_fields()})[len('{"texts": [') :]
         for part in (yield from self._split_queries([len(text) + 2 for text in quoted], len(rest.encode()), params)):
             body = ('{"texts": [' + ", ".join(quoted[part]) + rest).encode()
-            results += parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), len(quoted[part]))
+            count = 1 if params.combine else len(quoted[part])
+            results += parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), count)
         return results
+
+    def more_like(self, ids: Collection[str], params: SearchParams) -> RequestSteps[SearchResult]:
+        body = to_json({"like": validate_ids(ids), **params.to_fields()}).encode()
+        return parse_search_reply((yield RequestSpec("POST", "/v1/search", body=body)), 1)[0]
 
     def search_vectors(
         self, queries: QueryVectors | npt.ArrayLike, params: SearchParams
@@ -89,7 +133,8 @@ class RequestBuilder:
         for part in (yield from self._split_queries([rows[:1].nbytes] * len(rows), 0, params)):
             body, content_type = rows[part].tobytes(), "application/octet-stream"
             results += parse_search_reply(
-                (yield RequestSpec("POST", "/v1/search", query, body, content_type)), len(rows[part])
+                (yield RequestSpec("POST", "/v1/search", query, body, content_type)),
+                1 if params.combine else len(rows[part]),
             )
         return results
 
@@ -121,6 +166,39 @@ class RequestBuilder:
             count += int((yield RequestSpec("DELETE", "/v1/documents", params, is_idempotent=missing_ok))["deleted"])
         return count
 
+    def delete_where(self, condition: Any) -> RequestSteps[int]:
+        body = to_json({"filter": condition}).encode()
+        return int((yield RequestSpec("POST", "/v1/documents/delete", body=body))["deleted"])
+
+    def set_attributes(self, changes: Mapping[str, Mapping[str, Any]], missing_ok: bool) -> RequestSteps[int]:
+        if not isinstance(changes, Mapping):
+            raise DataError(f"changes: given {format_value(changes)}, expected a dictionary of attributes by id")
+        rows = [{"id": doc_id, "attributes": values} for doc_id, values in changes.items()]
+        bodies, count = [to_json(row).encode() for row in rows], 0
+        start = b'{"missing_ok": true, "documents": [' if missing_ok else b'{"documents": ['
+        limits = yield from self._get_limits()
+        for part in split_batches(
+            [len(body) + 1 for body in bodies], limits["documents"], MAX_BODY_SHARE * limits["body"]
+        ):
+            body = start + b",".join(bodies[part]) + b"]}"
+            count += int((yield RequestSpec("PATCH", "/v1/documents", body=body))["changed"])
+        return count
+
+    def set_attributes_where(self, condition: Any, values: Mapping[str, Any]) -> RequestSteps[int]:
+        body = to_json({"filter": condition, "attributes": values}).encode()
+        return int((yield RequestSpec("PATCH", "/v1/documents", body=body))["changed"])
+
+    def count(self, condition: Any) -> RequestSteps[int]:
+        body = to_json({"filter": condition}).encode()
+        return int((yield RequestSpec("POST", "/v1/documents/count", body=body))["count"])
+
+    def list_documents(
+        self, condition: Any, limit: int | None, cursor: str | None, text: bool
+    ) -> RequestSteps[DocumentPage]:
+        body = to_json({"filter": condition, "limit": limit, "cursor": cursor, "text": text}).encode()
+        reply = yield RequestSpec("POST", "/v1/documents/list", body=body)
+        return DocumentPage([_parse_document(row) for row in reply["documents"]], reply["cursor"])
+
     def get(self, ids: Collection[str]) -> RequestSteps[dict[str, Document]]:
         documents: dict[str, Document] = {}
         for part in (yield from self._split_ids(ids)):
@@ -144,11 +222,12 @@ class RequestBuilder:
 
     def _split_queries(self, sizes: Sequence[int], overhead: int, params: SearchParams) -> RequestSteps[list[slice]]:
         """Split queries into requests. sizes: bytes of each query; overhead: bytes of the other fields."""
-        if len(sizes) <= 1:
-            return [slice(0, 1)] if sizes else []
+        if len(sizes) <= 1 or params.combine:  # what is one query is one request
+            return [slice(0, len(sizes))] if sizes else []
         limits = yield from self._get_limits()
         assert self._index_info is not None
         k = params.k if isinstance(params.k, int) else 1
+        k += params.offset if isinstance(params.offset, int) else 0
         candidates, lexical = params.candidates or self._index_info.get("candidates"), params.lexical
         lexical = self._index_info.get("lexical") if lexical is None else lexical
         depth = k
@@ -177,6 +256,7 @@ def parse_answers(reply: Reply) -> list[SearchResult]:
                 **{name: row[name] for name in SCALAR_FIELDS},
                 document=_parse_stored_document(row),
                 word_rank=row.get("word_rank", 0),
+                rerank_score=row.get("rerank_score"),
             )
             for row in result["answers"]
         ]
@@ -210,6 +290,8 @@ def to_json(value: Any) -> str:
 
 
 def _convert_scalar(value: Any) -> Any:
+    if isinstance(value, datetime.date):  # datetimes too
+        return value.isoformat()
     scalar = to_python_scalar(value)
     if scalar is value:
         raise DataError(

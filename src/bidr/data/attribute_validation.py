@@ -1,5 +1,6 @@
 """Validate the attributes of documents."""
 
+import datetime
 import math
 from collections.abc import Mapping
 from typing import Any
@@ -49,6 +50,8 @@ def _convert_value(value: Any, name: str, what: str) -> Value:
     plain: Any = value.tolist() if isinstance(value, np.ndarray) and value.ndim == 1 else to_python_scalar(value)
     if isinstance(plain, list | tuple) and all(isinstance(item, str) for item in plain):
         return [str(item) for item in plain]
+    if isinstance(plain, datetime.date):  # datetimes too
+        return plain.isoformat()
     is_int64 = isinstance(plain, int) and abs(plain) < 1 << 63
     if is_int64 or isinstance(plain, str) or (isinstance(plain, float) and math.isfinite(plain)):
         stored: Value = plain

@@ -21,6 +21,13 @@ class Document(NamedTuple):
     attributes: Attributes | None = None
 
 
+class DocumentPage(NamedTuple):
+    """Documents of a listing, and where the next page begins; None: there is none."""
+
+    documents: list[Document]
+    cursor: str | None
+
+
 class Query(NamedTuple):
     """A query."""
 

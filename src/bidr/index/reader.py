@@ -1,5 +1,6 @@
 """Open and read one generation of an index: codes in RAM, vectors and documents on disk."""
 
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
@@ -11,6 +12,7 @@ from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError, Model
 from bidr.index.builder.build import VECTORS_FILE
 from bidr.index.candidate_source import Candidates
 from bidr.index.documents.document_store import IDS, DocumentStore
+from bidr.index.documents.id_index import IdIndex
 from bidr.index.engines.engine_files import (
     CENTROIDS_FILE,
     LEARNED_FILE,
@@ -88,6 +90,16 @@ class IndexReader:
         """Open one segment of a live index."""
         manifest = open_segment(folder, name, digest)
         return cls(folder, folder / name, manifest, _open_parts(folder / name, manifest, ef))
+
+    @cached_property
+    def id_index(self) -> IdIndex:
+        """Rows by id; opened by the first lookup."""
+        return IdIndex(self.generation, self.manifest, self.count)
+
+    @cached_property
+    def has_codes(self) -> bool:
+        """Whether codes distinguish documents; not in an index that was created empty, until they are fitted."""
+        return bool(self.codebooks.centroids.any())
 
     def latest(self) -> Self:
         """Return itself: a generation is immutable. `LiveIndex.latest` returns the newest state."""
@@ -201,7 +213,7 @@ class IndexReader:
                 "reads": self.vectors.reads,
             },
             "dimensions": {"vectors": manifest.dim, "stored": manifest.stored_dim, "codes": manifest.code_dim},
-            "codes": {"books": manifest.books, "codewords": manifest.words},
+            "codes": {"books": manifest.books, "codewords": manifest.words, "fitted": self.has_codes},
             "ids": f"{IDS}.blob" in manifest.files,
             "text": self.documents.has_text,
             "unchecked": list_unverified_files(manifest),
@@ -230,6 +242,8 @@ class IndexReader:
             check_content(self.generation, self.manifest, name)
 
     def close(self) -> None:
+        if (id_index := self.__dict__.get("id_index")) is not None:
+            id_index.close()
         self.vectors.close()
         self.documents.close()
         if self._order is not None:

@@ -1,36 +1,55 @@
 """Open an index with its model, for searching or for writing."""
 
-from collections.abc import Sequence
+import time
+from collections.abc import Collection, Iterator, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Self, Unpack
 
+import numpy as np
 import numpy.typing as npt
 
-from bidr.data.types import Document
-from bidr.data.vector_source import open_query_vectors
-from bidr.errors import ConfigError, IndexFolderError, ModelError
+from bidr.data.types import Document, DocumentPage, validate_ids
+from bidr.data.vector_source import normalize_l2, open_query_vectors
+from bidr.errors import ConfigError, DataError, IndexFolderError, ModelError
+from bidr.index.filters.filter_expression import parse_filter
 from bidr.index.live.document_encoder import EncodedBatch
+from bidr.index.live.document_list import list_documents
 from bidr.index.live.lexical_search import has_lexical_index
 from bidr.index.live.live_reader import LiveIndex
+from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
+from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import read_model_reference
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
 from bidr.pipeline.document_encoders import make_codebook_encoder, make_codes_only_encoder, make_model_encoder
 from bidr.pipeline.index_encoder import add_text_encoder, attach_encoder
+from bidr.search.candidate_suggestion import (
+    MAX_QUERIES,
+    CandidateSuggestion,
+    QuerySample,
+    sample_documents,
+    suggest_candidates,
+)
+from bidr.search.cross_encoder import CrossEncoder, rerank_result
 from bidr.search.searcher import CANDIDATES, QueryEncoder, Searcher, check_integer, make_query_vectors
-from bidr.search.types import QueryVectors, RankedBatch, SearchOptions
-from bidr.utils.array_types import Floats
+from bidr.search.types import QueryVectors, RankedBatch, SearchOptions, SearchResult
+from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.device import pick_device
+from bidr.utils.reproducible_matmul import matmul_transposed
+
+SCROLL_DOCUMENTS = 1_000
+"""Documents of a page of `OpenIndex.scroll`."""
 
 
 class OpenIndex(Searcher):
     """An index with its model, searched by text or vectors. Use it as a context manager."""
 
     model: Model | CodesOnlyModel | None = None
+    reranker: CrossEncoder | None = None
     is_lexical_optional = False
     """Whether BM25 candidates are the model's recommendation: searches by vectors without words have none."""
 
@@ -52,7 +71,7 @@ class OpenIndex(Searcher):
         candidates: int | None = None,
         *,
         words: Sequence[str] | None = None,
-        **options: Unpack[SearchOptions],
+        **options: Any,
     ) -> RankedBatch:
         """Return the best k documents for each query as arrays; options: see `SearchOptions`.
 
@@ -66,6 +85,133 @@ class OpenIndex(Searcher):
         if words is None and self.is_lexical_optional and options.get("lexical") is None:
             options["lexical"] = 0
         return super().search_vectors(encoded, k, candidates, words=words, **options)
+
+    def more_like(
+        self, ids: str | Sequence[str], k: int = 10, candidates: int | None = None, **options: Unpack[SearchOptions]
+    ) -> SearchResult:
+        """Return the documents most like one document, or like the mean of several, without these.
+
+        Args:
+            ids: ids of documents of the index.
+            k: number of documents.
+            candidates: number of candidates to read.
+            **options: see `SearchOptions`.
+        """
+        view, names = self.view, [ids] if isinstance(ids, str) else validate_ids(ids)
+        rows = view.find_rows(names)
+        missing = [name for name in names if name not in rows]
+        if missing or not names:
+            raise DataError(f"ids: given {missing or names}, expected ids of documents of the index; give one or more")
+        queries = read_query_vectors(view, np.fromiter(rows.values(), dtype=np.int64), self.model)
+        check_integer("k", k)
+        options.setdefault("lexical", 0)
+        batch = Searcher.search_vectors(self, queries, k + len(rows), candidates, **options)
+        result = self.load_results(batch)[0]
+        hits = [hit for hit in result if hit.id not in rows][:k]
+        return SearchResult([hit._replace(rank=rank) for rank, hit in enumerate(hits, 1)], result.timings)
+
+    def search_reranked(
+        self,
+        query: str,
+        k: int = 10,
+        candidates: int | None = None,
+        *,
+        rerank: int = 50,
+        seconds: float | None = None,
+        **options: Unpack[SearchOptions],
+    ) -> SearchResult:
+        """Return the best k documents for a query text, the best `rerank` hits ordered by a cross-encoder.
+
+        Args:
+            query: the text.
+            k: number of documents.
+            candidates: number of candidates to read.
+            rerank: number of hits that the cross-encoder reads.
+            seconds: time for the cross-encoder; hits that it does not reach follow in the order of their vectors.
+            **options: see `SearchOptions`.
+        """
+        if self.reranker is None:
+            raise ConfigError("rerank: the index was opened without a cross-encoder; give its folder (reranker=...)")
+        check_integer("k", k)
+        check_integer("rerank", rerank)
+        offset = options.pop("offset", 0)
+        check_integer("offset", offset, minimum=0)
+        result = self.search(query, max(rerank, offset + k), candidates, **options)
+        deadline = np.inf if seconds is None else time.monotonic() + seconds
+        hits = rerank_result(self.reranker, query, result, rerank, deadline)[offset : offset + k]
+        return SearchResult([hit._replace(rank=rank) for rank, hit in enumerate(hits, 1)], result.timings)
+
+    def suggest_candidates(
+        self, recall: float = 0.95, k: int = 10, queries: QueryVectors | Path | npt.ArrayLike | None = None
+    ) -> CandidateSuggestion:
+        """Return the fewest candidates with which this share of the exact top k is found, measured on the index.
+
+        Reads all vectors once. Up to MAX_QUERIES queries are measured; the more, the nearer is the recall of others.
+
+        Args:
+            recall: share of the exact top k, such as .95.
+            k: number of hits.
+            queries: query vectors, such as those of a log; None: documents of the index take their place, which
+                resemble each other more than queries resemble documents.
+        """
+        view = self.view
+        searcher = Searcher(view, candidates=self.candidates, fuse=self.fuse)
+        if queries is not None:
+            encoded = queries if isinstance(queries, QueryVectors) else self.query_vectors(queries)
+            encoded = QueryVectors(encoded.codes[:MAX_QUERIES], encoded.vectors[:MAX_QUERIES])
+            return suggest_candidates(searcher, view, QuerySample(encoded), recall, k)
+        vectors, positions = sample_documents(view)
+        if view.manifest.stored_dim != view.manifest.dim or (self.model is not None and self.encoder is not None):
+            raise ConfigError("queries: none given, but documents of this index are no queries; give query vectors")
+        sample = QuerySample(self.query_vectors(vectors), positions)
+        return suggest_candidates(searcher, view, sample, recall, k)
+
+    def count(self, filter: Any = None) -> int:
+        """Count the documents, or those that match a filter."""
+        return self.view.count if filter is None else self.view.count_matching(parse_filter(filter))
+
+    def get(self, ids: Collection[str]) -> dict[str, Document]:
+        """Return documents by id, without those that do not exist."""
+        view = self.view
+        return {doc_id: view.documents.record(row) for doc_id, row in view.find_rows(validate_ids(ids)).items()}
+
+    def list_documents(
+        self, filter: Any = None, limit: int = 100, cursor: str | None = None, *, text: bool = True
+    ) -> DocumentPage:
+        """List documents without a query, page by page, in an order of their own.
+
+        A document that stays is listed once, whatever is written between two pages.
+
+        Args:
+            filter: condition on attributes.
+            limit: maximum number of documents of the page.
+            cursor: `cursor` of the page before; None: from the beginning.
+            text: whether titles and texts are read.
+        """
+        check_integer("limit", limit)
+        if cursor is not None and not isinstance(cursor, str):
+            raise ConfigError(f"cursor: given {cursor!r}, expected the cursor of the page before, or None")
+        condition = None if filter is None else parse_filter(filter)
+        return list_documents(self.view, condition, limit, cursor, texts=text)
+
+    def scroll(self, filter: Any = None, *, text: bool = True) -> Iterator[Document]:
+        """Iterate over all documents, or those that match a filter, in constant memory."""
+        cursor: str | None = None
+        while True:
+            page = self.list_documents(filter, SCROLL_DOCUMENTS, cursor, text=text)
+            yield from page.documents
+            if (cursor := page.cursor) is None:
+                return
+
+    def schema(self) -> list[dict[str, Any]]:
+        """Describe the attributes: name, type, number of documents, examples or range."""
+        return self.view.describe_attributes()
+
+    @property
+    def view(self) -> LiveView:
+        """The newest state of the index."""
+        view = self.reader.latest()
+        return LiveView.from_reader(view) if isinstance(view, IndexReader) else view
 
     by_vectors = DeprecatedAlias("OpenIndex.by_vectors", "make_lookup_encoder")
 
@@ -91,6 +237,29 @@ class OpenIndex(Searcher):
 
     def __exit__(self, *error: object) -> None:
         self.reader.close()
+
+
+def read_query_vectors(view: LiveView, rows: Rows, model: Model | CodesOnlyModel | None) -> QueryVectors:
+    """Return one query: the mean of stored vectors of documents.
+
+    The codes are searched with the same vector where documents and queries share a space, otherwise with the mean of
+    what the documents' codes stand for.
+    """
+    manifest, positions = view.manifest, view.find_positions(rows)
+    mean = view.vectors.read(positions).mean(axis=0, dtype=np.float32, keepdims=True)
+    if manifest.unit:
+        mean = normalize_l2(mean)
+    if isinstance(model, CodesOnlyModel) and manifest.stored_dim == manifest.dim:
+        return QueryVectors(*model.queries(mean))
+    vectors = np.zeros((1, manifest.dim), dtype=np.float32)
+    vectors[:, : manifest.stored_dim] = mean
+    decoded = view.codebooks.decode(view.read_codes(positions)).mean(axis=0, dtype=np.float32, keepdims=True)
+    codes = matmul_transposed(decoded, view.codebooks.rotation.T)
+    if manifest.similarity == "l2":
+        codes = codes[:, :-1]
+    if model is None and manifest.stored_dim == manifest.dim:
+        codes = vectors
+    return QueryVectors(make_query_vectors(view, codes).codes, vectors)
 
 
 def open_index_model(
@@ -123,6 +292,7 @@ def open_index(
     fuse: float = 0.0,
     lexical: int | None = None,
     lexical_weight: float | None = None,
+    reranker: CrossEncoder | Path | str | None = None,
 ) -> OpenIndex:
     """Open an index for searching. Later additions and deletions are visible within a second.
 
@@ -137,7 +307,9 @@ def open_index(
         lexical: number of BM25 candidates (see `Searcher`); None: as the model recommends for texts, if the index
             has words.
         lexical_weight: weight of the BM25 score (see `Searcher`); None: as the model recommends.
+        reranker: cross-encoder of `search_reranked`: the folder of an ONNX model (see `CrossEncoder`).
     """
+    cross_encoder = CrossEncoder(reranker) if isinstance(reranker, Path | str) else reranker
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
@@ -156,6 +328,7 @@ def open_index(
         default_candidates = CANDIDATES if opened is None else opened.candidates
         searcher = OpenIndex(reader, None, candidates or default_candidates, **options)
         searcher.model, searcher.is_lexical_optional = opened, opened is not None and lexical is None
+        searcher.reranker = cross_encoder
         searcher.encoder = _make_query_encoder(searcher, encoder, device)
     except BaseException:
         reader.close()

@@ -3,7 +3,7 @@
 import math
 import time
 from collections.abc import Sequence
-from typing import Any, Protocol, Unpack, overload
+from typing import Any, NamedTuple, Protocol, Unpack, overload
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
 from bidr.quantization.distance_codes import add_query_component
+from bidr.search.hit_selection import ShapingOptions, shape_batch
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
@@ -143,6 +144,7 @@ class Searcher:
         codes_only: bool = False,
         lexical: int | None = None,
         lexical_weight: float | None = None,
+        **shaping: Any,
     ) -> RankedBatch:
         """Return the best k documents for each query as arrays; options: see `SearchOptions`.
 
@@ -156,26 +158,101 @@ class Searcher:
         depth = self.candidates if candidates is None else candidates
         check_integer("candidates", depth)
         view = self.reader.latest()
-        codes, vectors = _validate_queries(queries, view.manifest)
+        ranked = _validate_queries(queries, view.manifest)
+        lexical = self.lexical if lexical is None else lexical
+        weight = self.lexical_weight if lexical_weight is None else lexical_weight
+        check_integer("lexical", lexical, minimum=0)
+        _check_weight("lexical_weight", weight)
+        options = _RankingOptions(filter, words, codes_only, lexical, weight)
+        if not shaping:
+            return self._rank(view, ranked, k, depth, options)
+        return self._rank_shaped(view, ranked, k, depth, options, ShapingOptions(**shaping))
+
+    def _rank_shaped(
+        self, view: Any, queries: QueryVectors, k: int, depth: int, options: "_RankingOptions", shaping: ShapingOptions
+    ) -> RankedBatch:
+        """Rank as many candidates as the shaping of the result needs, and shape it."""
+        shaping.check()
+        end = shaping.offset + k
+        if shaping.fusion == "rrf":
+            options = options._replace(lexical_weight=0.0)
+        needs_all = shaping.needs_all_candidates and not options.codes_only
+        count = max(end, depth) if shaping.needs_all_candidates else end
+        if shaping.combine is None:
+            batch = self._rank(view, queries, count, depth, options, rank_all=needs_all)
+        else:
+            batch = self._rank_combined(view, queries, depth, options, shaping.combine, end)
+        return shape_batch(batch, k, shaping, view if isinstance(view, LiveView) else LiveView.from_reader(view))
+
+    def _rank_combined(
+        self, view: Any, queries: QueryVectors, depth: int, options: "_RankingOptions", combine: str, end: int
+    ) -> RankedBatch:
+        """Rank the candidates of all queries together by the maximum or the mean of their scores."""
+        if options.lexical:
+            raise ConfigError(
+                f"lexical: given {options.lexical} with combine, expected 0; BM25 takes one text for each query"
+            )
+        if not len(queries.codes):
+            raise DataError("combine: no queries given, expected one or more vectors of one query")
         clock = _StepClock()
-        engine = view.candidates if filter is None else view.select(filter)
-        depth = min(k if codes_only else max(depth, k), engine.count)
+        engine = view.candidates if options.filter is None else view.select(options.filter)
+        code_scores, positions = engine.search(queries.codes, min(_get_depth(view, end, depth, options), engine.count))
+        columns = np.broadcast_to(np.arange(positions.shape[1]), positions.shape)[positions >= 0]
+        united, places = np.unique(positions[positions >= 0], return_inverse=True)
+        best_codes, ranks = np.full(len(united), -np.inf, np.float32), np.full(len(united), engine.count + 1)
+        np.maximum.at(best_codes, places, code_scores[positions >= 0])
+        np.minimum.at(ranks, places, columns + 1)
+        clock.add_step("candidates")
+        scores = best_codes
+        if not options.codes_only:
+            fetched = view.vectors.fetch(united)
+            clock.add_step("reads")
+            by_query = [view.vectors.score(united, vector, fetched) for vector in queries.vectors]
+            scores = np.max(by_query, axis=0) if combine == "max" else np.mean(by_query, axis=0, dtype=np.float32)
+        rows = view.rows_of(united)
+        order = np.lexsort((rows, -scores))
+        clock.add_step("ranking")
+        arrays = rows[order][None], scores[order][None], ranks[order][None], best_codes[order][None]
+        return RankedBatch(*arrays, united[None], clock.to_timings(), view, positions=united[order][None])
+
+    def _rank(
+        self,
+        view: Any,
+        queries: QueryVectors,
+        k: int,
+        depth: int,
+        options: "_RankingOptions",
+        *,
+        rank_all: bool = False,
+    ) -> RankedBatch:
+        """Return the best `k` documents for each query; `rank_all`: all candidates, those of BM25 too."""
+        codes, vectors = queries
+        clock = _StepClock()
+        engine = view.candidates if options.filter is None else view.select(options.filter)
+        depth = min(_get_depth(view, k, depth, options), engine.count)
         code_scores, positions = engine.search(codes, depth)
-        if codes_only:
+        if options.codes_only:
             return _rank_by_codes(code_scores, positions, view, clock)
-        union = self._add_lexical(code_scores, positions, view, engine, words, lexical, lexical_weight)
-        if union:
+        union = None
+        if options.lexical:
+            lexical, weight = options.lexical, options.lexical_weight
+            union = add_lexical_candidates(code_scores, positions, view, engine, options.words, lexical, weight)
             code_scores, positions = union.code_scores, union.positions
         added = self._sum_added_scores(code_scores, union)
         clock.add_step("candidates")
-        order, scores, ties = self._rank_by_vectors(positions, vectors, min(k, depth), added, view.vectors, clock)
-        rows = view.rows_of(_take(positions, order))
+        k = positions.shape[1] if rank_all else min(k, depth)
+        order, scores, ties = self._rank_by_vectors(positions, vectors, k, added, view.vectors, clock)
+        hit_positions = _take(positions, order)
+        rows = view.rows_of(hit_positions)
         if ties:
             by_row = np.lexsort((rows, -scores), axis=1)
-            rows, order, scores = (_take(values, by_row) for values in (rows, order, scores))
+            rows, order, scores, hit_positions = (
+                _take(values, by_row) for values in (rows, order, scores, hit_positions)
+            )
         code_scores = _take(code_scores, order)
         clock.add_step("ranking")
         batch = RankedBatch(rows, scores, order + 1, code_scores, positions, clock.to_timings(), view)
+        batch = batch._replace(positions=hit_positions)
         if union is None:
             return batch
         ranks, word_ranks = _take(union.ranks, order), _take(union.word_ranks, order)
@@ -205,25 +282,6 @@ class Searcher:
             clock.add_step("ranking")
         return order, scores, ties
 
-    def _add_lexical(
-        self,
-        scores: Floats,
-        positions: Rows,
-        view: Any,
-        engine: Any,
-        words: Sequence[str] | None,
-        lexical: int | None,
-        weight: float | None,
-    ) -> CandidateUnion | None:
-        """Unite the candidates of the codes with those of BM25; None if BM25 is off."""
-        lexical = self.lexical if lexical is None else lexical
-        weight = self.lexical_weight if weight is None else weight
-        check_integer("lexical", lexical, minimum=0)
-        _check_weight("lexical_weight", weight)
-        if not lexical:
-            return None
-        return add_lexical_candidates(scores, positions, view, engine, words, lexical, weight)
-
     def load_results(self, batch: RankedBatch) -> list[SearchResult]:
         """Read ids and texts of the rows of a batch from disk."""
         timings = Timings(*(step / max(len(batch.rows), 1) for step in batch.timings))
@@ -249,6 +307,16 @@ class Searcher:
         fetched = stored.fetch(rows)
         clock.add_step("reads")
         return stored.score(rows, query, fetched)
+
+
+class _RankingOptions(NamedTuple):
+    """Options of the ranking of one batch."""
+
+    filter: Any
+    words: Sequence[str] | None
+    codes_only: bool
+    lexical: int
+    lexical_weight: float
 
 
 class _StepClock:
@@ -292,12 +360,19 @@ def _validate_queries(queries: QueryVectors, manifest: Manifest) -> QueryVectors
     return QueryVectors(codes, manifest.truncate(vectors))
 
 
+def _get_depth(view: Any, k: int, depth: int, options: _RankingOptions) -> int:
+    """Return the number of candidates: all documents while codes are not fitted."""
+    if options.codes_only:
+        return k
+    return max(depth, k) if view.has_codes else int(view.count)
+
+
 def _rank_by_codes(scores: Floats, positions: Rows, view: Any, clock: _StepClock) -> RankedBatch:
     """Return the ranking of the codes, without reading vectors."""
     rows = view.rows_of(positions)
     ranks = np.broadcast_to(np.arange(1, rows.shape[1] + 1), rows.shape)
     clock.add_step("candidates")
-    return RankedBatch(rows, scores, ranks, scores, positions, clock.to_timings(), view)
+    return RankedBatch(rows, scores, ranks, scores, positions, clock.to_timings(), view, positions=positions)
 
 
 def _take(values: Any, order: Rows) -> Any:

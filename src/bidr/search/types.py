@@ -1,7 +1,7 @@
 """Types of search requests and results."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypedDict
 
 from bidr.data.types import Document
 from bidr.utils.array_types import Floats, Rows
@@ -31,12 +31,26 @@ class SearchOptions(TypedDict, total=False):
     codes_only:     rank by codes alone, without reading vectors and without BM25.
     lexical:        number of BM25 candidates to add to those of the codes; 0: none, None: as set in the searcher.
     lexical_weight: weight of the BM25 score that is added to the vector score; None: as set in the searcher.
+    offset:         number of best documents to skip.
+    min_score:      documents with a lower score are left out.
+    group_by:       attribute of which the documents with one value are a group; at most `group_size` of each group.
+    group_size:     see `group_by`.
+    mmr:            maximal marginal relevance of the candidates: 1 is relevance alone, 0 diversity alone.
+    fusion:         of vectors and BM25: "sum" adds the weighted scores, "rrf" reciprocal ranks.
+    combine:        all queries of the call are one: a document has the "max" or the "mean" of their scores.
     """
 
     filter: Any
     codes_only: bool
     lexical: int | None
     lexical_weight: float | None
+    offset: int
+    min_score: float | None
+    group_by: str | None
+    group_size: int
+    mmr: float | None
+    fusion: Literal["sum", "rrf"]
+    combine: Literal["max", "mean"] | None
 
 
 class Timings(NamedTuple):
@@ -57,6 +71,7 @@ class SearchHit(NamedTuple):
 
     candidate_rank: rank by codes; 0: found by BM25 alone, with the lowest score of the codes as candidate_score.
     word_rank:      rank by BM25; 0: not among its candidates.
+    rerank_score:   score of the cross-encoder, which orders the hits; None: it gave none.
     """
 
     rank: int
@@ -66,6 +81,7 @@ class SearchHit(NamedTuple):
     candidate_score: float
     document: Document | None
     word_rank: int = 0
+    rerank_score: float | None = None
 
 
 class SearchResult(list[SearchHit]):
@@ -113,6 +129,8 @@ class RankedBatch(NamedTuple):
     view: "IndexReader | LiveView | None" = None
     """The state of the index that the rows refer to; after changes to a live index they may refer to others."""
     word_ranks: Rows | None = None
+    positions: Rows | None = None
+    """Positions of the documents."""
 
     @property
     def candidate_rows(self) -> Rows:

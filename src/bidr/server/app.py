@@ -1,6 +1,7 @@
 """The ASGI application: routes, handlers, and error handling, metrics and logging of all requests."""
 
 import asyncio
+import copy
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Mapping
@@ -9,6 +10,7 @@ from dataclasses import asdict
 from typing import Any, TypeVar
 
 from bidr.errors import IndexFolderError, SearchTimeoutError
+from bidr.search.cross_encoder import CrossEncoder
 from bidr.search.types import QueryVectors
 from bidr.server.auth import Authenticator, Permission
 from bidr.server.config import ServerConfig
@@ -40,20 +42,30 @@ from bidr.server.http_messages import (
     make_json_response,
     send_response,
 )
-from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_index
+from bidr.server.index_endpoint import PREFIX, IndexEndpoint, IndexTable
+from bidr.server.index_holder import IndexHolder, IndexSnapshot, describe_attributes, describe_index
 from bidr.server.json_logs import log, log_fault
 from bidr.server.metrics import Metrics
 from bidr.server.openapi import make_openapi
-from bidr.server.search_handler import search
+from bidr.server.request_tracer import RequestTracer, open_tracer
+from bidr.server.search_handler import read_document_query, search
 from bidr.server.search_request import RequestParser, SearchRequest, ValidationContext
 from bidr.server.static_files import StaticFiles
 from bidr.server.writer_client import WriterClient
 
 Handler = Callable[[Request], Awaitable[Response]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
+Route = tuple[dict[str, Permission], dict[str, Handler]]
+"""Permissions and handlers by method."""
 Result = TypeVar("Result")
 REFRESH_FAILED = "the newest state of the index cannot be opened; the server's log says why"
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE")
+
+
+class SearchQueue:
+    """Number of searches that wait for a thread or have one, of all indexes of a worker."""
+
+    length = 0
 
 
 class SearchService:
@@ -67,13 +79,25 @@ class SearchService:
         self.authenticator = Authenticator(config.keys, self.limits.rate, config.allowed_hosts)
         self.body_budget = BodyBudget(self.limits.bodies)
         self.pool = ThreadPoolExecutor(max(config.threads, 1), "search")
-        self._searches = 0
-        metrics.count_searches = lambda: self._searches
-        self._parser = self._make_parser(holder.current)
+        self._queue = SearchQueue()
+        metrics.count_searches = lambda: self._queue.length
         self.connections, self.writer = ConnectionTable(self.limits.connections), writer
+        self.table: IndexTable | None = None
+        self.reranker = CrossEncoder(config.reranker) if config.reranker is not None else None
+        self.tracer: RequestTracer | None = open_tracer() if config.traces else None
+        self._open(holder, writer)
+
+    def _open(self, holder: IndexHolder, writer: WriterClient | None) -> None:
+        self.holder, self._parser = holder, self._make_parser(holder.current)
         self.documents = DocumentEndpoint(
-            self.retry_on_new_snapshot, self.run_on_thread, holder, self.limits, metrics, writer
+            self.retry_on_new_snapshot, self.run_on_thread, holder, self.limits, self.metrics, writer
         )
+
+    def attach(self, holder: IndexHolder, writer: WriterClient | None) -> "SearchService":
+        """Return a service of another index that shares threads, limits, keys and connections with this one."""
+        service = copy.copy(self)
+        service._open(holder, writer)
+        return service
 
     async def search(self, request: Request) -> Response:
         """Handle POST /v1/search."""
@@ -107,8 +131,19 @@ class SearchService:
         started = time.perf_counter()
         queries = await self._encode(snapshot, request, http_request.deadline)
         encode_ms = 1000 * (time.perf_counter() - started) if request.texts is not None else 0.0
-        outcome = await self.run_on_thread(search, snapshot, request, queries, http_request.deadline, encode_ms)
+        if request.rerank and self.reranker is None:
+            raise InvalidRequest(
+                "rerank: the server has no cross-encoder",
+                given=request.rerank,
+                expected="0",
+                hint="whoever runs it can start it with --reranker FOLDER; or leave it out",
+            )
+        reranker = (self.reranker,) if request.rerank else ()
+        outcome = await self.run_on_thread(
+            search, snapshot, request, queries, http_request.deadline, encode_ms, *reranker
+        )
         self.metrics.record_search(request.queries, outcome.reads, outcome.steps)
+        http_request.steps = outcome.steps
         return Response(outcome.body)
 
     def _parse(self, http_request: Request, body: bytes, snapshot: IndexSnapshot) -> SearchRequest:
@@ -133,6 +168,8 @@ class SearchService:
     async def _encode(self, snapshot: IndexSnapshot, request: SearchRequest, deadline: float) -> QueryVectors:
         if request.vectors is not None:
             return snapshot.to_query_vectors(request.vectors)
+        if request.like is not None:
+            return await self.run_on_thread(read_document_query, snapshot, request.like, deadline)
         if snapshot.encoder is None:
             raise InvalidRequest(
                 "the index has no text encoder",
@@ -148,22 +185,31 @@ class SearchService:
         """Run a function on a search thread, or inline without threads; raises Overloaded if the queue is full."""
         if not self.config.threads:
             return function(*arguments)
-        if self._searches >= self.config.threads + self.limits.queue:
+        if self._queue.length >= self.config.threads + self.limits.queue:
             raise Overloaded(1.0, hint="try again later, or start more workers (limit.queue)")
-        self._searches += 1
+        self._queue.length += 1
         future = asyncio.get_running_loop().run_in_executor(self.pool, function, *arguments)
         # A thread continues after its request was cancelled, and counts until it ends.
         future.add_done_callback(self._finish)
         return await asyncio.shield(future)
 
     def _finish(self, future: "asyncio.Future[Any]") -> None:
-        self._searches -= 1
+        self._queue.length -= 1
         if not future.cancelled():
             future.exception()  # retrieved, or asyncio logs it when the request was cancelled
 
     async def get_index(self, request: Request) -> Response:
         """Handle GET /v1/index."""
         return make_json_response(describe_index(self.holder, asdict(self.limits)))
+
+    async def get_schema(self, request: Request) -> Response:
+        """Handle GET /v1/schema."""
+
+        async def describe(snapshot: IndexSnapshot) -> Response:
+            attributes = await self.run_on_thread(describe_attributes, snapshot, request.deadline)
+            return make_json_response({"documents": snapshot.view.count, "attributes": attributes})
+
+        return await self.retry_on_new_snapshot(describe)
 
     async def get_liveness(self, request: Request) -> Response:
         """Handle GET /livez."""
@@ -184,7 +230,11 @@ class SearchService:
 
     async def get_openapi(self, request: Request) -> Response:
         """Handle GET /openapi.json."""
-        return make_json_response(make_openapi(self.holder.current, self.limits, keys=self.config.keys.any))
+        return make_json_response(
+            make_openapi(
+                self.holder.current, self.limits, keys=self.config.keys.any, has_reranker=self.reranker is not None
+            )
+        )
 
     async def get_metrics(self, request: Request) -> Response:
         """Handle GET /metrics."""
@@ -245,6 +295,10 @@ class Endpoint:
             await send_response(send, response, (CLOSE,) if must_close else ())
         seconds = time.monotonic() - request.started
         service.metrics.record_request(self.path, status, seconds)
+        if service.tracer is not None:
+            service.tracer.record(
+                scope["method"], self.path, status, seconds, request.headers, request.log_fields, request.steps
+            )
         if service.config.access_log:
             log(
                 "request",
@@ -280,18 +334,33 @@ FAULT_RESPONSE = make_error_response(
 )
 
 
-def make_app(service: SearchService) -> App:
-    """Return the ASGI application that uvicorn runs."""
+def make_routes(service: SearchService) -> dict[str, Route]:
+    """Return the routes of one index."""
     documents = service.documents
-    public: dict[str, Permission] = {"GET": "none", "HEAD": "none"}
-    health: dict[str, Permission] = {"GET": "health", "HEAD": "health"}
-    routes: dict[str, tuple[dict[str, Permission], dict[str, Handler]]] = {
+    return {
         "/v1/search": ({}, {"POST": service.search}),
         "/v1/documents": (
-            {"POST": "write", "DELETE": "write"},
-            {"GET": documents.fetch, "POST": documents.add, "DELETE": documents.delete},
+            {"POST": "write", "PATCH": "write", "DELETE": "write"},
+            {
+                "GET": documents.fetch,
+                "POST": documents.add,
+                "PATCH": documents.set_attributes,
+                "DELETE": documents.delete,
+            },
         ),
+        "/v1/documents/list": ({}, {"POST": documents.list_documents}),
+        "/v1/documents/count": ({}, {"POST": documents.count}),
+        "/v1/documents/delete": ({"POST": "write"}, {"POST": documents.delete_where}),
         "/v1/index": ({}, {"GET": service.get_index}),
+        "/v1/schema": ({}, {"GET": service.get_schema}),
+    }
+
+
+def make_app(service: SearchService) -> App:
+    """Return the ASGI application that uvicorn runs."""
+    public: dict[str, Permission] = {"GET": "none", "HEAD": "none"}
+    health: dict[str, Permission] = {"GET": "health", "HEAD": "health"}
+    routes = make_routes(service) | {
         "/metrics": ({}, {"GET": service.get_metrics}),
         "/openapi.json": (public, {"GET": service.get_openapi}),
         "/livez": (health, {"GET": service.get_liveness}),
@@ -300,11 +369,43 @@ def make_app(service: SearchService) -> App:
     endpoints = {
         path: Endpoint(service, path, permissions, **handlers) for path, (permissions, handlers) in routes.items()
     }
+    indexes = IndexEndpoint(service)
+    endpoints[PREFIX] = Endpoint(service, PREFIX, {}, GET=indexes.list_indexes)
+    one_index = Endpoint(
+        service,
+        f"{PREFIX}/NAME",
+        {"PUT": "write", "DELETE": "write"},
+        GET=indexes.describe,
+        PUT=indexes.create,
+        DELETE=indexes.drop,
+    )
     # For all methods: an unknown path is 404 whatever the method.
     page = dict.fromkeys(METHODS, StaticFiles())
     default = Endpoint(service, "other", dict.fromkeys((*METHODS, "HEAD"), "none"), **page)
 
+    attached_endpoints: dict[SearchService, dict[str, Endpoint]] = {}
+
+    def find_endpoint(path: str) -> Endpoint:
+        """Return the endpoint of a path below a named index, of an index, or of no known path."""
+        name, _, operation = path.removeprefix(PREFIX + "/").partition("/")
+        if not path.startswith(PREFIX + "/"):
+            return default
+        if not operation:
+            return one_index
+        attached = service.table.services.get(name) if service.table is not None else None
+        if attached is None:
+            return default
+        if attached not in attached_endpoints:
+            for dropped in attached_endpoints.keys() - set(service.table.services.values() if service.table else ()):
+                del attached_endpoints[dropped]
+            attached_endpoints[attached] = {
+                route: Endpoint(service, route.replace("/v1", f"{PREFIX}/NAME", 1), permissions, **handlers)
+                for route, (permissions, handlers) in make_routes(attached).items()
+            }
+        return attached_endpoints[attached].get(f"/v1/{operation}", default)
+
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
-        await endpoints.get(scope["path"], default)(scope, receive, send)
+        path = scope["path"]
+        await (endpoints.get(path) or find_endpoint(path))(scope, receive, send)
 
     return app

@@ -35,9 +35,16 @@ class ServerConfig:
     """Configuration of a server and its workers."""
 
     index: Path
+    """The index of paths without a name."""
+    indexes: dict[str, Path] = field(default_factory=dict)
+    """Named indexes."""
+    root: Path | None = None
+    """Folder of further named indexes, which are created and dropped over HTTP."""
     model: Path | None = None
     encoder: str | None = None
     """Encoder of an index of vectors, if it is not where the index says."""
+    reranker: Path | None = None
+    """Folder of a cross-encoder."""
     host: str = "127.0.0.1"
     port: int = 8000
     workers: int = 1
@@ -47,6 +54,7 @@ class ServerConfig:
     writer_idle: float = 2.0
     """Seconds without a write after which another program may write the index."""
     access_log: bool = True
+    traces: bool = False
     allowed_hosts: tuple[str, ...] = ()
     """Host names of the server beside localhost."""
     keys: ApiKeys = field(default_factory=ApiKeys)
@@ -61,7 +69,8 @@ class ServerConfig:
     @classmethod
     def from_bytes(cls, content: bytes) -> Self:
         fields: dict[str, Any] = orjson.loads(content)
-        for name in ("index", "model", "runtime"):
+        fields["indexes"] = {name: Path(folder) for name, folder in fields["indexes"].items()}
+        for name in ("index", "model", "runtime", "root", "reranker"):
             fields[name] = Path(fields[name]) if fields[name] else None
         fields["allowed_hosts"] = tuple(fields["allowed_hosts"])
         encoding = EncodingConfig.from_fields(fields["encoding"])

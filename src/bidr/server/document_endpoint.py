@@ -1,23 +1,36 @@
-"""Handlers of /v1/documents: fetch by id, add and replace, delete."""
+"""Handlers of /v1/documents: fetch by id, list, count, add and replace, change attributes, delete."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Protocol, TypeVar
 
 from bidr.data.attribute_validation import check_attributes
 from bidr.errors import AttributesError, to_short_json
+from bidr.index.filters.filter_expression import Filter, parse_filter
+from bidr.index.live.attribute_overlay import validate_changes
+from bidr.index.live.document_list import list_documents
 from bidr.index.vectors import MAX_VALUES
 from bidr.server.errors import Forbidden, IndexConflict, InvalidRequest, to_http_error
 from bidr.server.http_messages import JSON, Request, Response, make_json_response
 from bidr.server.index_holder import IndexHolder, IndexSnapshot
 from bidr.server.limits import RequestLimits
 from bidr.server.metrics import Metrics
-from bidr.server.search_request import MAX_COMPONENT, parse_matrix, parse_object
+from bidr.server.search_request import (
+    MAX_COMPONENT,
+    check_bool,
+    check_filter,
+    check_int,
+    parse_matrix,
+    parse_object,
+)
 from bidr.server.writer_client import WriterClient
+from bidr.utils.deadline import deadline_scope
 
 SnapshotRunner = Callable[[Callable[[IndexSnapshot], Awaitable[Response]]], Awaitable[Response]]
 Result = TypeVar("Result")
 MAX_NUMBER = 2**62
 """Limit of numeric attributes. JSON does not tell 1e30 from an integer that no column can hold: one limit for both."""
+LISTED_DOCUMENTS = 100
+"""Default size of a page."""
 FIELDS = ("id", "title", "text", "attributes", "vector")
 MAX_ID_CHARS = 512
 
@@ -98,6 +111,102 @@ class DocumentEndpoint:
         self.metrics.record_write("deleted", result["deleted"])
         return make_json_response(result)
 
+    async def delete_where(self, request: Request) -> Response:
+        """Handle POST /v1/documents/delete."""
+        writer = self._require_writer()
+        body = parse_object(await request.read_body(JSON), ("filter",))
+        result = await writer.submit({"op": "delete_where", "filter": self._parse_filter(body)})
+        self.metrics.record_write("deleted", result["deleted"])
+        return make_json_response(result)
+
+    async def set_attributes(self, request: Request) -> Response:
+        """Handle PATCH /v1/documents: changes by id, or one change for all that match a filter."""
+        writer = self._require_writer()
+        body = parse_object(await request.read_body(JSON), ("documents", "missing_ok", "filter", "attributes"))
+        names = {name for name, value in body.items() if value is not None}
+        if names in ({"documents"}, {"documents", "missing_ok"}):
+            job = self._parse_changes(body)
+        elif names == {"filter", "attributes"}:
+            values = _parse_changed_attributes("attributes", body["attributes"])
+            job = {"op": "set_attributes_where", "filter": self._parse_filter(body), "values": values}
+        else:
+            raise InvalidRequest(
+                "attributes change by documents, or by filter",
+                given=", ".join(sorted(names)) or "neither",
+                expected="documents (and missing_ok), or filter and attributes",
+                hint='send {"documents": [{"id": "...", "attributes": {...}}]}',
+            )
+        result = await writer.submit(job)
+        self.metrics.record_write("changed", result["changed"])
+        return make_json_response(result)
+
+    async def list_documents(self, request: Request) -> Response:
+        """Handle POST /v1/documents/list."""
+        body = parse_object(await request.read_body(JSON), ("filter", "limit", "cursor", "text"))
+        limit, cursor, text = body.get("limit"), body.get("cursor"), body.get("text")
+        max_limit = self.limits.documents
+        limit = min(LISTED_DOCUMENTS, max_limit) if limit is None else check_int(limit, "limit", max_limit)
+        if cursor is not None and (type(cursor) is not str or not cursor):
+            raise InvalidRequest(
+                "cursor is not a string",
+                given=to_short_json(cursor),
+                expected="the cursor of the page before",
+                hint="leave it out for the first page",
+            )
+        texts = True if text is None else check_bool(text, "text")
+        expression = None if body.get("filter") is None else parse_filter(self._parse_filter(body))
+
+        async def list_from(snapshot: IndexSnapshot) -> Response:
+            page = await self._run_on_thread(
+                _list_documents, snapshot, request.deadline, expression, limit, cursor, texts
+            )
+            request.log_fields["documents"] = len(page["documents"])
+            return make_json_response(page)
+
+        return await self._run_on_snapshot(list_from)
+
+    async def count(self, request: Request) -> Response:
+        """Handle POST /v1/documents/count."""
+        body = parse_object(await request.read_body(JSON), ("filter",))
+        expression = None if body.get("filter") is None else parse_filter(self._parse_filter(body))
+
+        async def count_in(snapshot: IndexSnapshot) -> Response:
+            count = await self._run_on_thread(_count_documents, snapshot, request.deadline, expression)
+            return make_json_response({"count": count})
+
+        return await self._run_on_snapshot(count_in)
+
+    def _parse_filter(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Validate a filter, so that the writer process need not refuse it."""
+        conditions = check_filter(body.get("filter"), self.limits)
+        parse_filter(conditions)
+        return conditions
+
+    def _parse_changes(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Return a job of changes by id."""
+        items, missing_ok = body["documents"], body.get("missing_ok")
+        if type(items) is not list or not 1 <= len(items) <= self.limits.documents:
+            raise InvalidRequest(
+                "documents is not a list, empty, or too long",
+                given=f"{len(items)} documents" if isinstance(items, list) else to_short_json(items),
+                expected=f"a list of 1 to {self.limits.documents}",
+                hint="send several requests (limit.documents)",
+            )
+        changes: dict[str, dict[str, Any]] = {}
+        for number, item in enumerate(items):
+            where = f"documents: number {number}"
+            if type(item) is not dict or set(item) != {"id", "attributes"}:
+                raise InvalidRequest(
+                    f"{where} is not a change",
+                    given=to_short_json(item),
+                    expected='{"id": "...", "attributes": {...}}',
+                    hint="put the new values into attributes",
+                )
+            doc_id = _parse_id(where, item)
+            changes[doc_id] = changes.get(doc_id, {}) | _parse_changed_attributes(where, item["attributes"])
+        missing_ok = False if missing_ok is None else check_bool(missing_ok, "missing_ok")
+        return {"op": "set_attributes", "changes": changes, "missing_ok": missing_ok}
+
     def _require_writer(self) -> WriterClient:
         if self.writer is None:
             raise Forbidden(
@@ -169,6 +278,30 @@ def _fetch_documents(snapshot: IndexSnapshot, ids: list[str]) -> tuple[int, Resp
     return len(documents), make_json_response({"documents": documents, "missing": missing})
 
 
+def _list_documents(
+    snapshot: IndexSnapshot, deadline: float, condition: Filter | None, limit: int, cursor: str | None, texts: bool
+) -> dict[str, Any]:
+    view = snapshot.view
+    with deadline_scope(deadline):
+        page = list_documents(view, condition, limit, cursor, texts=texts)
+    has_text = texts and view.documents.has_text
+    documents = [
+        {
+            "id": document.id,
+            "title": document.title if has_text else None,
+            "text": document.text if has_text else None,
+            "attributes": document.attributes or None,
+        }
+        for document in page.documents
+    ]
+    return {"documents": documents, "cursor": page.cursor}
+
+
+def _count_documents(snapshot: IndexSnapshot, deadline: float, condition: Filter | None) -> int:
+    with deadline_scope(deadline):
+        return snapshot.view.count if condition is None else snapshot.view.count_matching(condition)
+
+
 def get_max_component(snapshot: IndexSnapshot) -> float:
     """Return the largest vector component that can be stored; unit vectors are normalized before they are."""
     return MAX_COMPONENT if snapshot.view.manifest.unit else MAX_VALUES["fp16"]
@@ -218,12 +351,27 @@ def _parse_texts(where: str, item: dict[str, Any]) -> list[str]:
     return texts
 
 
+def _parse_changed_attributes(where: str, values: Any) -> dict[str, Any]:
+    """Validate changes of attributes; null removes one."""
+    try:
+        changes = validate_changes(values, where)
+    except AttributesError as error:
+        raise to_http_error(error) or error from error
+    _check_numbers(where, changes)
+    return changes
+
+
 def _parse_attributes(where: str, attributes: Any) -> dict[str, Any] | None:
     try:
         checked = check_attributes(attributes, where) if attributes is not None else None
     except AttributesError as error:
         raise to_http_error(error) or error from error
-    for name, value in (checked or {}).items():
+    _check_numbers(where, checked or {})
+    return checked or None
+
+
+def _check_numbers(where: str, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
         if isinstance(value, int | float) and abs(value) > MAX_NUMBER:
             raise InvalidRequest(
                 f"{where}: attribute {to_short_json(name)}",
@@ -231,4 +379,3 @@ def _parse_attributes(where: str, attributes: Any) -> dict[str, Any] | None:
                 expected="a number of magnitude up to 2^62",
                 hint="send it as a string, or leave it out",
             )
-    return checked or None

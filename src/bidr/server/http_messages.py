@@ -9,6 +9,7 @@ from urllib.parse import parse_qs
 
 import orjson
 
+from bidr.search.types import Timings
 from bidr.server.config import get_client_network
 from bidr.server.errors import (
     HTTPError,
@@ -72,6 +73,8 @@ class Request:
         self.deadline = self.started + limits.seconds
         self.headers: dict[bytes, bytes] = dict(scope["headers"])
         self.log_fields: dict[str, Any] = {}
+        self.steps: Timings | None = None
+        """Milliseconds of each step of a search."""
         self.is_body_unread = scope["method"] in ("POST", "PUT", "PATCH")
 
     @property

@@ -15,7 +15,7 @@ import numpy as np
 from bidr.data.types import Document
 from bidr.data.vector_source import normalize_l2
 from bidr.errors import BidrError, IndexFolderError
-from bidr.index.filters.bitmask import warm_up
+from bidr.index.filters import bitmask, iso_time
 from bidr.index.live.lexical_search import has_lexical_index
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
@@ -28,6 +28,7 @@ from bidr.search.types import QueryVectors
 from bidr.server.document_lookup import DocumentLookup
 from bidr.server.page_hints import choose_examples, list_attributes, sample_documents
 from bidr.utils.array_types import Floats
+from bidr.utils.deadline import deadline_scope
 
 if TYPE_CHECKING:
     from bidr.models.codes_only_model import CodesOnlyModel
@@ -184,7 +185,7 @@ class IndexHolder:
         if previous is None or previous.generation != int(view.generation.name):
             warm_up_kernels(view)
         stamp = view.state.model
-        lookup = previous.lookup.switch_view(view) if previous else DocumentLookup(view)
+        lookup = DocumentLookup(view)
         if previous and self._has_same_encoders(previous, view):
             return IndexSnapshot(view, previous.model, previous.encoder, lookup, previous.candidates)
         model: Model | CodesOnlyModel | None = None
@@ -219,7 +220,8 @@ def warm_up_kernels(view: LiveView) -> None:
     """Search once before the first request: compiling kernels takes seconds."""
     manifest = view.manifest
     if any(segment.reader.documents.columns.exists for segment in view.segments):
-        warm_up()
+        bitmask.warm_up()
+        iso_time.warm_up()
     checksum_kernels.compile_read_kernels()
     query_sides = (
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
@@ -228,6 +230,15 @@ def warm_up_kernels(view: LiveView) -> None:
         lexical = int(has_lexical_index(view))
         searcher = Searcher(view, lexical=lexical, lexical_weight=lexical)
         searcher.search_vectors(QueryVectors(*query_sides), 1, CANDIDATES, words=["first"])
+
+
+def describe_attributes(snapshot: IndexSnapshot, deadline: float) -> list[dict[str, Any]]:
+    """Describe the attributes of a snapshot; computed once."""
+    description: list[dict[str, Any]] | None = snapshot.__dict__.get("_attributes")
+    if description is None:
+        with deadline_scope(deadline):
+            description = snapshot.__dict__["_attributes"] = snapshot.view.describe_attributes()
+    return description
 
 
 def format_name(folder: Path) -> str:

@@ -6,10 +6,20 @@ Written by hand, because most values depend on the index.
 from typing import Any
 
 from bidr.data.attribute_validation import COMBINING, LONGEST_NAME
-from bidr.server.document_endpoint import MAX_ID_CHARS, MAX_NUMBER, get_max_component
+from bidr.index.live.initial_codes import FIT_DOCUMENTS
+from bidr.server.document_endpoint import LISTED_DOCUMENTS, MAX_ID_CHARS, MAX_NUMBER, get_max_component
+from bidr.server.index_endpoint import MAX_DIM, MAX_FIT_DOCUMENTS, PREFIX
 from bidr.server.index_holder import IndexSnapshot
 from bidr.server.limits import RequestLimits
-from bidr.server.search_request import DEFAULT_K, MAX_COMPONENT, MAX_LEXICAL_WEIGHT, OPTIONS
+from bidr.server.search_request import (
+    COMBINATIONS,
+    DEFAULT_K,
+    FUSIONS,
+    MAX_COMPONENT,
+    MAX_LEXICAL_WEIGHT,
+    MAX_SCORE,
+    OPTIONS,
+)
 
 Schema = dict[str, Any]
 ERRORS = {
@@ -41,7 +51,10 @@ def make_nullable(schema: Schema) -> Schema:
     """Allow null, by type rather than by `anyOf`: test generators negate types better."""
     if "const" in schema:
         return {**{key: value for key, value in schema.items() if key != "const"}, "enum": [schema["const"], None]}
-    return {**schema, "type": [schema["type"], "null"]}
+    if "enum" in schema:
+        schema = schema | {"enum": [*schema["enum"], None]}
+    types = schema["type"] if isinstance(schema["type"], list) else [schema["type"]]
+    return {**schema, "type": [*types, "null"]}
 
 
 def make_integer(maximum: int | None = None, default: int | None = None, minimum: int = 1) -> Schema:
@@ -86,7 +99,7 @@ def make_error_component(status: int) -> Schema:
     return response
 
 
-def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) -> Schema:
+def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool, has_reranker: bool = False) -> Schema:
     """Return the OpenAPI document; `keys`: whether the server has API keys."""
     document: Schema = {
         "openapi": "3.1.0",
@@ -96,15 +109,23 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
             "description": "Vector search: compressed codes in RAM select candidates, full vectors on disk rank them.",
         },
         "paths": {
-            "/v1/search": {"post": _make_search(snapshot, limits)},
+            "/v1/search": {"post": _make_search(snapshot, limits, has_reranker=has_reranker)},
             "/v1/documents": make_document_paths(snapshot, limits),
+            **make_filtered_paths(limits),
+            **make_index_paths(),
             "/v1/index": {"get": make_get("Description of the served index.", _make_index())},
+            "/v1/schema": {"get": make_get("Attributes: type, number of documents, examples, range.", _make_schema())},
             "/livez": {"get": make_get("Liveness.", make_object({"status": {"const": "live"}}), health=True)},
             "/readyz": {"get": _make_readiness()},
             "/metrics": {"get": _make_metrics()},
         },
         "components": {
-            "schemas": {"Filter": _make_filter(limits), "Answer": _make_answer(), "Error": make_error_schema()},
+            "schemas": {
+                "Filter": _make_filter(limits),
+                "Operand": _make_operand(),
+                "Answer": _make_answer(),
+                "Error": make_error_schema(),
+            },
             "responses": {str(status): make_error_component(status) for status in ERRORS},
         },
     }
@@ -116,7 +137,7 @@ def make_openapi(snapshot: IndexSnapshot, limits: RequestLimits, *, keys: bool) 
     return document
 
 
-def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
+def _make_search(snapshot: IndexSnapshot, limits: RequestLimits, *, has_reranker: bool) -> Schema:
     dim, default = snapshot.dim, min(snapshot.candidates, limits.candidates)
     vectors = {"type": "array", "items": make_vector(dim), "minItems": 1, "maxItems": limits.queries}
     text = {"type": "string", "pattern": r"\S", "minLength": 1, "maxLength": limits.characters}
@@ -131,16 +152,24 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
         "codes_only": {"type": "boolean", "default": False, "description": "The ranking of the codes alone."},
         "model": model,
     }
+    options |= _make_shaping(limits)
     body = {name: make_nullable(schema) for name, schema in options.items()}
     recommended = snapshot.recommended
     lexical_options = _make_lexical_options(0, 0, recommended.lexical_weight)
-    bodies = [make_object({"vectors": vectors, **body, **lexical_options}, optional=OPTIONS)]
+    like = {"type": "array", "items": {"type": "string", "minLength": 1}, "minItems": 1, "maxItems": limits.documents}
+    bodies = [
+        make_object({"vectors": vectors, **body, **lexical_options}, optional=OPTIONS),
+        make_object({"like": like, **body, **lexical_options}, optional=OPTIONS),
+    ]
     example: Schema = {"vectors": [[round(1 / dim, 6)] * dim], "k": 3, "candidates": default}
     if snapshot.encoder is not None:
         maximum = limits.candidates if snapshot.has_lexical else 0
         lexical_default = max(0, min(recommended.lexical, limits.candidates - default))
         lexical_options = _make_lexical_options(maximum, lexical_default, recommended.lexical_weight)
-        bodies.insert(0, make_object({"texts": texts, **body, **lexical_options}, optional=OPTIONS))
+        rerank = make_integer(min(limits.k, limits.candidates) if has_reranker else 0, 0, minimum=0)
+        rerank["description"] = "Best hits that the cross-encoder orders, on a server with --reranker."
+        by_text = {"texts": texts, "rerank": make_nullable(rerank), **body, **lexical_options}
+        bodies.insert(0, make_object(by_text, optional=("rerank", *OPTIONS)))
         example = {"texts": ["who painted the night watch"], "k": 3, "candidates": default}
     names = [name for name in options if name != "filter" and (name != "model" or snapshot.fingerprint)]
     parameters = [{"name": name, "in": "query", "required": False, "schema": options[name]} for name in names]
@@ -151,9 +180,9 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
     return {
         "operationId": "search",
         "summary": "The best documents for each query.",
-        "description": f"Queries as texts or as vectors; or as float32 rows, little-endian, of {row_bytes} bytes each "
-        f"(up to {limits.queries}, finite numbers), with everything else in the query string (a filter as JSON; "
-        f"`dim={dim}`, if there is more than one row). "
+        "description": "Queries as texts or as vectors, or documents to find more like; or as float32 rows, "
+        f"little-endian, of {row_bytes} bytes each (up to {limits.queries}, finite numbers), with everything else in "
+        f"the query string (a filter as JSON; `dim={dim}`, if there is more than one row). "
         f"All queries together may have {limits.answers} answers and {limits.reads} candidates.",
         "parameters": parameters,
         "requestBody": {
@@ -163,7 +192,24 @@ def _make_search(snapshot: IndexSnapshot, limits: RequestLimits) -> Schema:
                 "application/octet-stream": {"schema": {"type": "string", "format": "binary"}},
             },
         },
-        "responses": make_responses(_make_search_response(), *WITH_BODY, 409),
+        "responses": make_responses(_make_search_response(), *WITH_BODY, 404, 409),
+    }
+
+
+def _make_shaping(limits: RequestLimits) -> Schema:
+    """Return the options that act on ranked candidates."""
+    score = {"type": "number", "minimum": -MAX_SCORE, "maximum": MAX_SCORE}
+    return {
+        "offset": make_integer(limits.candidates, 0, minimum=0) | {"description": "Best documents to skip."},
+        "min_score": score | {"description": "Documents with a lower score are left out."},
+        "group_by": {"type": "string", "minLength": 1, "description": "Attribute: `group_size` hits for each value."},
+        "group_size": make_integer(limits.k, 1),
+        "mmr": {"type": "number", "minimum": 0, "maximum": 1}
+        | {"description": "Maximal marginal relevance: 1 is relevance alone, 0 diversity alone."},
+        "fusion": {"type": "string", "enum": list(FUSIONS), "default": "sum"}
+        | {"description": "Vectors and BM25: weighted sum of scores, or of reciprocal ranks."},
+        "combine": {"type": "string", "enum": list(COMBINATIONS)}
+        | {"description": "All queries are one: the maximum or the mean of their scores. Not with lexical."},
     }
 
 
@@ -178,11 +224,11 @@ def _make_lexical_options(maximum: int, default: int, default_weight: float) -> 
 
 
 def _make_search_response() -> Schema:
-    steps = ("encode", "candidates", "reads", "ranking", "total")
+    steps = ("encode", "candidates", "reads", "ranking", "total", "rerank")
     result = make_object(
         {
             "answers": {"type": "array", "items": {"$ref": "#/components/schemas/Answer"}},
-            "timings": make_object({step: {"type": "number", "minimum": 0} for step in steps})
+            "timings": make_object({step: {"type": "number", "minimum": 0} for step in steps}, optional=("rerank",))
             | {"description": "Milliseconds of each step; the share of this query in its batch."},
         }
     )
@@ -200,6 +246,7 @@ def _make_answer() -> Schema:
             | {"description": "Rank among the candidates, by the codes; 0: found by BM25 only."},
             "candidate_score": number,
             "word_rank": make_integer(minimum=0) | {"description": "Rank by BM25; 0: none."},
+            "rerank_score": make_nullable({"type": "number"}) | {"description": "Score of the cross-encoder."},
             "title": make_nullable({"type": "string"}),
             "text": make_nullable({"type": "string"}),
             "attributes": make_nullable({"type": "object"}),
@@ -207,30 +254,40 @@ def _make_answer() -> Schema:
     )
 
 
-def _make_filter(limits: RequestLimits) -> Schema:
+def _make_operand() -> Schema:
+    """Return the schema of what an attribute is compared with."""
     scalar: Schema = {"type": ["string", "number", "boolean"]}
+    operators: Schema = {
+        "any": {"type": "array", "items": make_nullable(scalar), "minItems": 1},
+        "all": {"type": "array", "items": scalar, "minItems": 1},
+        "prefix": {"type": "string"},
+        "exists": {"type": "boolean"},
+        "not": {"$ref": "#/components/schemas/Operand"},
+    }
+
+    def make_conditions(bound: str) -> Schema:
+        properties = operators | {name: {"type": bound} for name in ("gt", "gte", "lt", "lte")}
+        return {"type": "object", "properties": properties, "minProperties": 1, "additionalProperties": False}
+
+    return {"anyOf": [make_nullable(scalar), make_conditions("number"), make_conditions("string")]}
+
+
+def _make_filter(limits: RequestLimits) -> Schema:
     reference = {"$ref": "#/components/schemas/Filter"}
-
-    def make_bounds(value_type: str) -> Schema:
-        bounds = {name: {"type": value_type} for name in ("gt", "gte", "lt", "lte")}
-        return {"type": "object", "properties": bounds, "minProperties": 1, "additionalProperties": False}
-
     filters = {"type": "array", "items": reference, "minItems": 1}
     return {
         "type": "object",
-        "description": "Conditions by attribute, all of which must hold; "
-        f"up to {limits.conditions} conditions and {limits.values} values in all.",
+        "description": "Conditions by attribute, all of which must hold; null: the attribute is absent; bounds that "
+        "are ISO 8601 dates compare as times. Operators on one attribute may be combined. "
+        f"Up to {limits.conditions} conditions and {limits.values} values in all.",
         "minProperties": 1,
         "properties": {"and": filters, "or": filters, "not": reference},
-        "additionalProperties": {
-            "anyOf": [
-                scalar,
-                make_object({"any": {"type": "array", "items": scalar, "minItems": 1}}),
-                make_bounds("number"),
-                make_bounds("string"),
-            ],
-        },
-        "examples": [{"lang": "en", "year": {"gte": 2020}}, {"or": [{"tag": {"any": ["a", "b"]}}, {"not": {"n": 1}}]}],
+        "additionalProperties": {"$ref": "#/components/schemas/Operand"},
+        "examples": [
+            {"lang": "en", "year": {"gte": 2020}},
+            {"or": [{"tag": {"any": ["a", "b"]}}, {"not": {"n": 1}}]},
+            {"published": {"gte": "2024-01-31", "lt": "2025-01-01"}, "url": {"prefix": "https://"}, "draft": None},
+        ],
     }
 
 
@@ -267,6 +324,26 @@ def _make_index() -> Schema:
             "examples": {"type": "array", "items": {"type": "string"}},
         }
     )
+
+
+def _make_schema() -> Schema:
+    count = {"type": "integer", "minimum": 0}
+    limit: Schema = {"type": ["number", "string"]}
+    attribute = make_object(
+        {
+            "name": {"type": "string"},
+            "type": {"enum": ["string", "number", "boolean", "time"]},
+            "documents": count,
+            "examples": {"type": "array", "items": {"type": "string"}},
+            "lists": {"type": "boolean", "description": "Whether a document has several values."},
+            "min": limit,
+            "max": limit,
+            "true": count,
+            "false": count,
+        },
+        optional=("examples", "lists", "min", "max", "true", "false"),
+    )
+    return make_object({"documents": count, "attributes": {"type": "array", "items": attribute}})
 
 
 def _make_readiness() -> Schema:
@@ -323,6 +400,12 @@ def make_document_paths(snapshot: IndexSnapshot, limits: RequestLimits) -> Schem
             "requestBody": {"required": True, "content": {"application/json": _make_add_body(snapshot, batch)}},
             "responses": make_responses(make_object({**STATE, "added": COUNT, "replaced": COUNT}), *WITH_BODY, 409),
         },
+        "patch": {
+            "operationId": "set_attributes",
+            "summary": "Change attributes by id or by filter; codes, vectors and texts stay. Durable when answered.",
+            "requestBody": {"required": True, "content": {"application/json": _make_changes_body(batch)}},
+            "responses": make_responses(make_object({**STATE, "changed": COUNT}), *WITH_BODY, 404),
+        },
         "delete": {
             "operationId": "remove",
             "summary": "Delete documents by id, all or none; durable when answered.",
@@ -332,11 +415,114 @@ def make_document_paths(snapshot: IndexSnapshot, limits: RequestLimits) -> Schem
     }
 
 
+def make_filtered_paths(limits: RequestLimits) -> Schema:
+    """Return the operations on documents that match a filter."""
+    condition = make_nullable(_make_filter(limits))
+    listing: Schema = {
+        "filter": condition,
+        "limit": make_nullable(make_integer(limits.documents, min(LISTED_DOCUMENTS, limits.documents))),
+        "cursor": make_nullable({"type": "string", "minLength": 1}),
+        "text": make_nullable({"type": "boolean", "default": True, "description": "Whether to return title and text."}),
+    }
+    page = {"documents": _make_stored_documents(), "cursor": make_nullable({"type": "string"})}
+
+    def make_post(name: str, summary: str, body: Schema, example: Schema, result: Schema) -> Schema:
+        content = {"application/json": {"schema": body, "example": example}}
+        responses = make_responses(make_object(result), *WITH_BODY)
+        request_body = {"required": True, "content": content}
+        return {"post": {"operationId": name, "summary": summary, "requestBody": request_body, "responses": responses}}
+
+    return {
+        "/v1/documents/list": make_post(
+            "list",
+            "Documents page by page, without a query; one that stays is listed once, whatever is written meanwhile.",
+            make_object(listing, optional=tuple(listing)),
+            {"limit": 3},
+            page,
+        ),
+        "/v1/documents/count": make_post(
+            "count",
+            "Number of documents that match a filter.",
+            make_object({"filter": condition}, optional=("filter",)),
+            {},
+            {"count": COUNT},
+        ),
+        "/v1/documents/delete": make_post(
+            "remove_where",
+            "Delete the documents that match a filter, in one commit; durable when answered.",
+            make_object({"filter": {"$ref": "#/components/schemas/Filter"}}),
+            {"filter": {"lang": "xx"}},
+            {**STATE, "deleted": COUNT},
+        ),
+    }
+
+
+def make_index_paths() -> Schema:
+    """Return the operations on named indexes."""
+    name: Schema = {"name": "name", "in": "path", "required": True, "schema": {"type": "string", "minLength": 1}}
+    entry = make_object(
+        {"name": {"type": "string"}, "documents": COUNT, "dim": make_integer(), "default": {"type": "boolean"}}
+    )
+    options = {
+        "dim": make_integer(MAX_DIM),
+        "metric": make_nullable({"type": "string", "enum": ["cosine", "ip"], "default": "cosine"}),
+        "bytes_per_doc": make_nullable(make_integer(MAX_DIM)),
+        "codewords": make_nullable({"type": "integer", "enum": [16, 256], "default": 16}),
+        "fit_documents": make_nullable(make_integer(MAX_FIT_DOCUMENTS, FIT_DOCUMENTS)),
+    }
+    body = make_object(options, optional=tuple(options)[1:])
+    changed = {"type": "string"}
+    return {
+        PREFIX: {"get": make_get("Named indexes.", make_object({"indexes": {"type": "array", "items": entry}}))},
+        f"{PREFIX}/{{name}}": {
+            "get": {
+                "operationId": "describe_index",
+                "parameters": [name],
+                "summary": "Description of a named index. It has the paths of /v1 below this one, such as /search.",
+                "responses": make_responses(_make_index(), *COMMON, 404),
+            },
+            "put": {
+                "operationId": "create_index",
+                "parameters": [name],
+                "summary": "Create an index without documents, on a server with --root.",
+                "requestBody": {
+                    "required": True,
+                    "content": {"application/json": {"schema": body, "example": {"dim": 384}}},
+                },
+                "responses": make_responses(make_object({"created": changed}), *WITH_BODY, 404, 409),
+            },
+            "delete": {
+                "operationId": "drop_index",
+                "parameters": [name],
+                "summary": "Drop an index that was created over HTTP.",
+                "responses": make_responses(make_object({"dropped": changed}), *COMMON, 404, 409),
+            },
+        },
+    }
+
+
+def _make_changes_body(batch: Schema) -> Schema:
+    """Return the request body of PATCH /v1/documents, with an example."""
+    attributes = _make_attributes()
+    attributes["additionalProperties"] = make_nullable(attributes["additionalProperties"])
+    attributes |= {"minProperties": 1, "description": "New values; null removes an attribute."}
+    change = make_object({"id": ID, "attributes": attributes})
+    missing_ok: Schema = {"type": "boolean", "default": False, "description": "Ignore ids that do not exist."}
+    by_id = make_object({"documents": batch | {"items": change}, "missing_ok": missing_ok}, optional=("missing_ok",))
+    by_filter = make_object({"filter": {"$ref": "#/components/schemas/Filter"}, "attributes": attributes})
+    example = {"documents": [{"id": "doc-1", "attributes": {"price": 3}}], "missing_ok": True}
+    return {"schema": {"oneOf": [by_id, by_filter]}, "example": example}
+
+
+def _make_stored_documents() -> Schema:
+    fields = {"id": {"type": "string"}, "title": make_nullable({"type": "string"})}
+    fields |= {"text": make_nullable({"type": "string"}), "attributes": make_nullable({"type": "object"})}
+    return {"type": "array", "items": make_object(fields)}
+
+
 def _make_fetch_response() -> Schema:
-    fields = {"id": ID, "title": make_nullable({"type": "string"}), "text": make_nullable({"type": "string"})}
-    fields["attributes"] = make_nullable({"type": "object"})
     missing = {"type": "array", "items": {"type": "string"}}
-    return make_object({"documents": {"type": "array", "items": make_object(fields)}, "missing": missing})
+    return make_object({"documents": _make_stored_documents(), "missing": missing})
 
 
 def _make_add_body(snapshot: IndexSnapshot, batch: Schema) -> Schema:

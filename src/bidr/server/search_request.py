@@ -7,29 +7,33 @@ query string is parsed once and cached, because clients send the same one with e
 
 import math
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import orjson
 
 from bidr.errors import to_short_json
 from bidr.index.filters.filter_expression import measure_filter
+from bidr.search.hit_selection import Combination, Fusion, ShapingOptions
 from bidr.server.errors import HTTPError, InvalidRequest
 from bidr.server.http_messages import parse_query_string
 from bidr.server.limits import RequestLimits
 from bidr.utils.array_types import Floats
 
-OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight")
-FIELDS = ("texts", "vectors", *OPTIONS)
+SHAPING = ShapingOptions._fields
+OPTIONS = ("k", "candidates", "filter", "text", "codes_only", "model", "lexical", "lexical_weight", *SHAPING)
+FIELDS = ("texts", "vectors", "like", "rerank", *OPTIONS)
 DEFAULT_K = 10
 MAX_LEXICAL_WEIGHT = 1_000.0
+MAX_SCORE = 1e30
+FUSIONS, COMBINATIONS = get_args(Fusion), get_args(Combination)
 MAX_COMPONENT = 1e18
 """Largest vector component: squares of larger ones do not fit into float32."""
 MAX_CACHED_BYTES, MAX_CACHED_QUERIES = 256, 256
 OMIT_HINT = "or leave it out to use the server's default"
 NUMBER_TYPES = frozenset((float, int))
-Options = tuple[int, int, dict[str, Any] | None, bool, bool, str | None, int | None, float]
-"""Validated options in the order of `OPTIONS`; `lexical` None: as recommended for texts."""
+Options = tuple[int, int, dict[str, Any] | None, bool, bool, str | None, int | None, float, ShapingOptions | None]
+"""Validated options: those before `SHAPING`, and these together; `lexical` None: as recommended for texts."""
 
 
 class ValidationContext(NamedTuple):
@@ -51,7 +55,10 @@ class QueryParams(NamedTuple):
 
 
 class SearchRequest(NamedTuple):
-    """A validated search request with either `texts` or `vectors`."""
+    """A validated search request with `texts`, `vectors` or `like`, ids of documents that make one query.
+
+    shaping: None: none of its options was given.
+    """
 
     texts: list[str] | None
     vectors: Floats | None
@@ -63,16 +70,31 @@ class SearchRequest(NamedTuple):
     model: str | None
     lexical: int
     lexical_weight: float
+    shaping: ShapingOptions | None = None
+    like: list[str] | None = None
+    rerank: int = 0
 
     @property
     def queries(self) -> int:
-        """Number of queries."""
+        """Number of query vectors."""
+        if self.like is not None:
+            return 1
         return len(self.texts if self.texts is not None else self.vectors)  # type: ignore[arg-type]
+
+    @property
+    def is_combined(self) -> bool:
+        """Whether all query vectors are one query."""
+        return self.shaping is not None and self.shaping.combine is not None
+
+    @property
+    def end(self) -> int:
+        """Number of documents up to the last hit, or the last one that a cross-encoder reads."""
+        return max(self.k + (self.shaping.offset if self.shaping else 0) + len(self.like or ()), self.rerank)
 
     @property
     def reads(self) -> int:
         """Upper bound of the vectors that are read from disk."""
-        return 0 if self.codes_only else self.queries * (max(self.k, self.candidates) + self.lexical)
+        return 0 if self.codes_only else self.queries * (max(self.end, self.candidates) + self.lexical)
 
 
 class RequestParser:
@@ -97,17 +119,25 @@ class RequestParser:
     def parse_json(self, body: bytes, params: QueryParams) -> SearchRequest:
         """Parse a JSON body. Fields of the body override the query string."""
         fields = parse_object(body, FIELDS)
-        texts, vectors = fields.get("texts"), fields.get("vectors")
-        if (texts is None) == (vectors is None):
+        texts, vectors, like = fields.get("texts"), fields.get("vectors"), fields.get("like")
+        count = (texts is not None) + (vectors is not None) + (like is not None)
+        if count != 1:
             raise InvalidRequest(
-                "a search is by texts or by vectors",
-                given="both" if texts is not None else "neither",
-                expected="one of texts, vectors",
-                hint="send one request for each" if texts is not None else 'add "texts": ["..."]',
+                "a search is by texts or by vectors, or like documents",
+                given="several of them" if count else "none of them",
+                expected="one of texts, vectors, like",
+                hint="send one request for each" if count else 'add "texts": ["..."]',
             )
         options = validate_options(params.values | fields if params.values else fields, self.context)
         if texts is not None:
-            return _make_request(_check_texts(texts, self.context.limits), None, options, self.context)
+            request = _make_request(_check_texts(texts, self.context.limits), None, options, self.context)
+            return request if fields.get("rerank") is None else _add_rerank(request, fields["rerank"], self.context)
+        if fields.get("rerank") is not None:
+            raise InvalidRequest(
+                "rerank needs texts", given=to_short_json(fields["rerank"]), expected="texts", hint="leave rerank out"
+            )
+        if like is not None:
+            return _make_request(None, None, options, self.context, _check_ids(like, self.context.limits))
         return _make_request(None, _parse_vectors(vectors, self.context), options, self.context)
 
     def parse_binary(self, body: bytes, params: QueryParams) -> SearchRequest:
@@ -159,19 +189,47 @@ def validate_options(values: Mapping[str, Any], context: ValidationContext) -> O
     limits, get = context.limits, values.get
     default_candidates = min(context.candidates, limits.candidates)
     return (
-        min(DEFAULT_K, limits.k) if (k := get("k")) is None else _check_int(k, "k", limits.k),
+        min(DEFAULT_K, limits.k) if (k := get("k")) is None else check_int(k, "k", limits.k),
         default_candidates
         if (depth := get("candidates")) is None
-        else _check_int(depth, "candidates", limits.candidates),
-        None if (conditions := get("filter")) is None else _check_filter(conditions, limits),
-        True if (text := get("text")) is None else _check_bool(text, "text"),
-        False if (codes_only := get("codes_only")) is None else _check_bool(codes_only, "codes_only"),
+        else check_int(depth, "candidates", limits.candidates),
+        None if (conditions := get("filter")) is None else check_filter(conditions, limits),
+        True if (text := get("text")) is None else check_bool(text, "text"),
+        False if (codes_only := get("codes_only")) is None else check_bool(codes_only, "codes_only"),
         None if (model := get("model")) is None else _check_model(model),
-        None if (lexical := get("lexical")) is None else _check_int(lexical, "lexical", limits.candidates, minimum=0),
+        None if (lexical := get("lexical")) is None else check_int(lexical, "lexical", limits.candidates, minimum=0),
         context.lexical_weight
         if (weight := get("lexical_weight")) is None
-        else _check_weight(weight, "lexical_weight"),
+        else _check_number(weight, "lexical_weight", -MAX_LEXICAL_WEIGHT, MAX_LEXICAL_WEIGHT),
+        _parse_shaping(values, limits) if any(get(name) is not None for name in SHAPING) else None,
     )
+
+
+def _parse_shaping(values: Mapping[str, Any], limits: RequestLimits) -> ShapingOptions:
+    """Validate the options of `SHAPING` that are given."""
+    options = {name: values[name] for name in SHAPING if values.get(name) is not None}
+    for name, maximum, minimum in (("offset", limits.candidates, 0), ("group_size", limits.k, 1)):
+        if name in options:
+            options[name] = check_int(options[name], name, maximum, minimum)
+    for name, low, high in (("min_score", -MAX_SCORE, MAX_SCORE), ("mmr", 0.0, 1.0)):
+        if name in options:
+            options[name] = _check_number(options[name], name, low, high)
+    if "group_by" in options and (type(options["group_by"]) is not str or not options["group_by"]):
+        raise InvalidRequest(
+            "group_by is not the name of an attribute",
+            given=to_short_json(options["group_by"]),
+            expected="a string",
+            hint="GET /v1/schema has the names; or leave it out",
+        )
+    for name, choices in (("fusion", FUSIONS), ("combine", COMBINATIONS)):
+        if name in options and options[name] not in choices:
+            raise InvalidRequest(
+                f"invalid value of {name}",
+                given=to_short_json(options[name]),
+                expected=" or ".join(choices),
+                hint=OMIT_HINT.removeprefix("or "),
+            )
+    return ShapingOptions(**options)
 
 
 def check_dim(value: int | None, dim: int) -> None:
@@ -218,15 +276,29 @@ def parse_matrix(rows: list[Any], dim: int, name: str = "vectors", max_component
 
 
 def _make_request(
-    texts: list[str] | None, vectors: Floats | None, options: Options, context: ValidationContext
+    texts: list[str] | None,
+    vectors: Floats | None,
+    options: Options,
+    context: ValidationContext,
+    like: list[str] | None = None,
 ) -> SearchRequest:
-    k, candidates, condition, text, codes_only, model, lexical, weight = options
+    k, candidates, condition, text, codes_only, model, lexical, weight, shaping = options
+    is_combined = shaping is not None and shaping.combine is not None
     if lexical is None:
-        lexical = get_default_lexical(context, k, candidates) if texts is not None else 0
-    request = SearchRequest(texts, vectors, k, candidates, condition, text, codes_only, model, lexical, weight)
+        lexical = get_default_lexical(context, k, candidates) if texts is not None and not is_combined else 0
+    request = SearchRequest(
+        texts, vectors, k, candidates, condition, text, codes_only, model, lexical, weight, shaping, like
+    )
     if request.lexical:
         _check_lexical(request, context)
-    results = request.queries * request.k
+    if request.end > max(context.limits.candidates, context.limits.k):
+        raise InvalidRequest(
+            "k and offset together exceed the limit",
+            given=request.end,
+            expected=f"up to {max(context.limits.candidates, context.limits.k)}",
+            hint="lower k or offset (limit.candidates)",
+        )
+    results = request.k if is_combined else request.queries * request.k
     _check_total("too many candidates in one request", max(request.reads, results), context.limits.reads)
     _check_total("too many answers in one request", results, context.limits.answers)
     return request
@@ -250,6 +322,13 @@ def _check_lexical(request: SearchRequest, context: ValidationContext) -> None:
             expected="texts",
             hint="search by texts, or leave it out",
         )
+    if request.is_combined:
+        raise InvalidRequest(
+            "lexical takes one text for each query",
+            given=request.lexical,
+            expected="0 with combine",
+            hint="leave lexical out, or combine",
+        )
     if not context.has_lexical:
         raise InvalidRequest(
             "lexical: this index was built without words",
@@ -257,7 +336,7 @@ def _check_lexical(request: SearchRequest, context: ValidationContext) -> None:
             expected="0",
             hint="build it with --lexical, or leave it out",
         )
-    total = max(request.k, request.candidates) + request.lexical
+    total = max(request.end, request.candidates) + request.lexical
     if total > context.limits.candidates:
         raise InvalidRequest(
             "candidates and lexical together exceed the limit",
@@ -358,10 +437,17 @@ PARSERS: dict[str, tuple[Callable[[str], Any], str]] = {
     "lexical": (_parse_int, "a whole number"),
     "lexical_weight": (float, "a number"),
     "dim": (_parse_int, "a whole number"),
+    "offset": (_parse_int, "a whole number"),
+    "min_score": (float, "a number"),
+    "group_by": (str, "the name of an attribute"),
+    "group_size": (_parse_int, "a whole number"),
+    "mmr": (float, "a number"),
+    "fusion": (str, "sum or rrf"),
+    "combine": (str, "max or mean"),
 }
 
 
-def _check_int(value: Any, name: str, maximum: int, minimum: int = 1) -> int:
+def check_int(value: Any, name: str, maximum: int, minimum: int = 1) -> int:
     if type(value) is float and value.is_integer() and abs(value) < 1e18:
         value = int(value)
     if type(value) is not int or not minimum <= value <= maximum:
@@ -374,18 +460,47 @@ def _check_int(value: Any, name: str, maximum: int, minimum: int = 1) -> int:
     return value
 
 
-def _check_weight(value: Any, name: str) -> float:
-    if type(value) not in (float, int) or not abs(value) <= MAX_LEXICAL_WEIGHT:
+def _add_rerank(request: SearchRequest, count: Any, context: ValidationContext) -> SearchRequest:
+    """Add the number of hits that a cross-encoder reads, within the limit of answers."""
+    limits = context.limits
+    reranked = request._replace(rerank=check_int(count, "rerank", min(limits.k, limits.candidates), 0))
+    if reranked.rerank and (request.codes_only or request.is_combined):
+        raise InvalidRequest(
+            "rerank goes with neither codes_only nor combine",
+            given=reranked.rerank,
+            expected="0",
+            hint="leave one of them out",
+        )
+    _check_total("too many hits to rerank in one request", reranked.queries * reranked.rerank, limits.answers)
+    _check_total("too many candidates in one request", reranked.reads, limits.reads)
+    return reranked
+
+
+def _check_ids(ids: Any, limits: RequestLimits) -> list[str]:
+    """Validate the documents of a search for more like them."""
+    is_list = type(ids) is list and all(type(doc_id) is str and doc_id for doc_id in ids)
+    if not is_list or not 1 <= len(ids) <= limits.documents:
+        raise InvalidRequest(
+            "like is not a list of ids",
+            given=to_short_json(ids),
+            expected=f"1 to {limits.documents} ids of documents",
+            hint='for one document send ["id"] (limit.documents)',
+        )
+    return list(dict.fromkeys(ids))
+
+
+def _check_number(value: Any, name: str, low: float, high: float) -> float:
+    if type(value) not in (float, int) or not low <= value <= high:
         raise InvalidRequest(
             f"invalid value of {name}",
             given=to_short_json(value),
-            expected=f"a number from -{MAX_LEXICAL_WEIGHT:g} to {MAX_LEXICAL_WEIGHT:g}",
+            expected=f"a number from {low:g} to {high:g}",
             hint=f"send one in this range, {OMIT_HINT}",
         )
     return float(value)
 
 
-def _check_bool(value: Any, name: str) -> bool:
+def check_bool(value: Any, name: str) -> bool:
     if type(value) is not bool:
         raise InvalidRequest(
             f"{name} is not a boolean",
@@ -396,7 +511,7 @@ def _check_bool(value: Any, name: str) -> bool:
     return value
 
 
-def _check_filter(conditions: Any, limits: RequestLimits) -> dict[str, Any]:
+def check_filter(conditions: Any, limits: RequestLimits) -> dict[str, Any]:
     if type(conditions) is not dict or not conditions:
         raise InvalidRequest(
             "the filter has no conditions",

@@ -19,6 +19,7 @@ class HitColumns(NamedTuple):
     candidate_ranks: Rows
     candidate_scores: Floats
     word_ranks: Rows | None
+    rerank_scores: Floats | None = None
 
 
 def render_body(results: list[bytes], generation: int) -> bytes:
@@ -33,13 +34,14 @@ def render_result(numbers: HitColumns, documents: DocumentColumns, timings: dict
 
 
 def _render_hits(numbers: HitColumns, documents: DocumentColumns) -> bytes:
-    scores, ranks, code_scores, word_ranks = numbers
+    scores, ranks, code_scores, word_ranks, rerank_scores = numbers
     ids, titles, texts, attributes = documents
     columns = {
         "score": _dump_numbers(scores.astype("f8")),  # with all digits of 64 bits, as it was read from a float
         "candidate_rank": _dump_numbers(ranks),
         "candidate_score": _dump_numbers(code_scores.astype("f8")),
         "word_rank": None if word_ranks is None else _dump_numbers(word_ranks),
+        "rerank_score": None if rerank_scores is None else _dump_numbers(rerank_scores.astype("f8")),
         "id": _dump_strings(ids),
         "title": None if titles is None else _dump_strings(titles),
         "text": None if texts is None else _dump_strings(texts),

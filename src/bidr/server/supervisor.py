@@ -19,6 +19,7 @@ from bidr.index.engines.shared_memory import remove_unfinished, remove_unused, s
 from bidr.index.storage.live_state import read_current_state
 from bidr.server.config import ServerConfig
 from bidr.server.graceful_shutdown import accept_pending, reject_connections, stop_accepting
+from bidr.server.index_endpoint import list_folders
 from bidr.server.json_logs import log
 from bidr.server.metrics import forget_worker
 from bidr.server.process import LENGTH, READY_FD, create_runtime_dir
@@ -159,7 +160,9 @@ class Supervisor:
         if time.monotonic() - self._cleaned_at > CLEANUP_SECONDS:
             self._cleaned_at = time.monotonic()
             with suppress(Exception):
-                remove_unused({segment.name for segment in read_current_state(self.config.index)[1].segments})
+                folders = {self.config.index, *list_folders(self.config).values()}
+                states = [read_current_state(folder)[1] for folder in folders]
+                remove_unused({segment.name for state in states for segment in state.segments})
 
     def _restart_failed(self) -> None:
         """Restart processes that have ended, after an exponential backoff."""

@@ -6,6 +6,7 @@ import socket
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from bidr.server.app import SearchService, make_app
 from bidr.server.config import ServerConfig
 from bidr.server.connections import raise_file_limit
 from bidr.server.framing import SOCKET_NAME
+from bidr.server.index_endpoint import IndexTable
 from bidr.server.index_holder import MODEL_LINGER_SECONDS, REFRESH_SECONDS, EncodingService, IndexHolder
 from bidr.server.json_logs import log, log_fault, log_libraries
 from bidr.server.metrics import Metrics
@@ -66,17 +68,27 @@ def open_service(config: ServerConfig) -> SearchService:
     """Open the index and the service that searches it."""
     share_in(config.runtime / "codes" if config.runtime else None)
     metrics = Metrics(config.runtime / "metrics" if config.runtime else None)
-    holder = IndexHolder(
-        config.index,
-        config.model,
-        lambda model: make_encoder(config, model, metrics),
-        linger=max(MODEL_LINGER_SECONDS, config.limits.seconds),
-        make_vector_encoder=lambda view: make_vector_encoder(config, view, metrics),
-    )
+
+    def open_holder(folder: Path) -> IndexHolder:
+        # Another index has an encoder of its own, which it names.
+        of_index = config if folder == config.index else replace(config, index=folder, encoder=None)
+        return IndexHolder(
+            folder,
+            config.model if folder == config.index else None,
+            lambda model: make_encoder(of_index, model, metrics),
+            linger=max(MODEL_LINGER_SECONDS, config.limits.seconds),
+            make_vector_encoder=lambda view: make_vector_encoder(of_index, view, metrics),
+        )
+
+    holder = open_holder(config.index)
     writer = None
     if config.writable and config.runtime is not None:
         writer = WriterClient(config.runtime / SOCKET_NAME, config.limits.queue)
-    return SearchService(config, holder, metrics, writer)
+    service = SearchService(config, holder, metrics, writer)
+    if config.indexes or config.root is not None:
+        service.table = IndexTable(service, open_holder)
+        service.table.refresh()
+    return service
 
 
 class Worker:
@@ -91,7 +103,7 @@ class Worker:
         """Open what was committed to the index, and update metrics and the log."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(None, self.holder.refresh)
+            await loop.run_in_executor(None, self._refresh_all)
         except Exception as error:  # retried by the next call
             log_fault("fault", error, where="follow")
         holder, metrics = self.holder, self.service.metrics
@@ -106,6 +118,11 @@ class Worker:
             self._measured_at = loop.time()
             metrics.memory.set(get_pss())
             self._log_evictions()
+
+    def _refresh_all(self) -> None:
+        self.holder.refresh()
+        if self.service.table is not None:
+            self.service.table.refresh()
 
     def _log_evictions(self) -> None:
         connections = self.service.connections
@@ -201,6 +218,10 @@ async def serve(config: ServerConfig, listener: socket.socket) -> None:
         task.cancel()
     service.metrics.flush()
     service.pool.shutdown(wait=False, cancel_futures=True)
+    if service.tracer is not None:
+        await loop.run_in_executor(None, service.tracer.close)
+    if service.table is not None:
+        service.table.close()
     service.holder.close()
     log("drained")
 

@@ -45,7 +45,27 @@ class DeleteJob(NamedTuple):
     missing_ok: bool
 
 
-Job = AddJob | DeleteJob
+class DeleteWhereJob(NamedTuple):
+    """Filter of documents to delete."""
+
+    filter: dict[str, Any]
+
+
+class AttributesJob(NamedTuple):
+    """Changes of attributes by id."""
+
+    changes: dict[str, dict[str, Any]]
+    missing_ok: bool
+
+
+class AttributesWhereJob(NamedTuple):
+    """Changes of the attributes of documents that match a filter."""
+
+    filter: dict[str, Any]
+    values: dict[str, Any]
+
+
+Job = AddJob | DeleteJob | DeleteWhereJob | AttributesJob | AttributesWhereJob
 Outcome = dict[str, Any] | BidrError
 
 
@@ -93,8 +113,8 @@ class WriteBatcher:
 
     def _commit(self, group: Sequence[Job]) -> list[Outcome]:
         writer = self._open()
-        if isinstance(group[0], DeleteJob):
-            return [self._delete(writer, group[0])]
+        if not isinstance(group[0], AddJob):
+            return [self._change(writer, group[0])]
         adds = [job for job in group if isinstance(job, AddJob)]
         existing = [writer.find_existing([document.id for document in job.documents]) for job in adds]
         for job, existing_ids in zip(adds, existing, strict=True):
@@ -114,16 +134,36 @@ class WriteBatcher:
             for job, existing_ids in zip(adds, existing, strict=True)
         ]
 
-    def _delete(self, writer: LiveWriter, job: DeleteJob) -> dict[str, Any]:
-        existing = writer.find_existing(job.ids)
-        missing = [doc_id for doc_id in job.ids if doc_id not in existing]
-        if missing and not job.missing_ok:
+    def _change(self, writer: LiveWriter, job: Job) -> dict[str, Any]:
+        """Execute a job other than an addition."""
+        if isinstance(job, DeleteWhereJob):
+            deleted = writer.delete_where(job.filter)
+            return self._get_state(writer) | {"deleted": deleted}
+        if isinstance(job, AttributesWhereJob):
+            changed = writer.set_attributes_where(job.filter, job.values)
+        elif isinstance(job, AttributesJob):
+            self._check_existing(writer, list(job.changes), missing_ok=job.missing_ok)
+            changed = writer.set_attributes(job.changes, missing_ok=True)
+        else:
+            assert isinstance(job, DeleteJob)
+            return self._delete(writer, job)
+        return self._get_state(writer) | {"changed": changed}
+
+    @staticmethod
+    def _check_existing(writer: LiveWriter, ids: list[str], *, missing_ok: bool) -> None:
+        """Raise NotFound for unknown ids, unless they are allowed."""
+        existing = set() if missing_ok else writer.find_existing(ids)
+        missing = [] if missing_ok else [doc_id for doc_id in ids if doc_id not in existing]
+        if missing:
             raise NotFound(
                 "no such documents",
                 given=", ".join(missing[:5]),
                 expected="ids of documents in the index",
                 hint="use missing_ok=true to ignore unknown ids",
             )
+
+    def _delete(self, writer: LiveWriter, job: DeleteJob) -> dict[str, Any]:
+        self._check_existing(writer, job.ids, missing_ok=job.missing_ok)
         deleted = writer.delete(job.ids, missing_ok=True)
         return self._get_state(writer) | {"deleted": deleted}
 
@@ -137,6 +177,7 @@ class WriteBatcher:
                 self._encode,
                 warn=lambda message: log("drift", "warning", told=message),
                 wait=self._lock_deadline - time.monotonic(),
+                fits_codes=False,  # when the addition has been answered
             )
             try:
                 self._load_model()  # another program may have rebuilt the index before it released the lock
@@ -183,6 +224,13 @@ class WriteBatcher:
             self._text_encoder = view.manifest.encoder, self._make_vector_encoder(view)
         return self._text_encoder[1]
 
+    def fit_codes_if_due(self) -> bool:
+        """Fit codes in an index that was created empty, if it has enough documents; return whether it did."""
+        if self._writer is None or not self._writer.is_fit_due:
+            return False
+        self._writer.fit_codes()
+        return True
+
     @property
     def is_open(self) -> bool:
         return self._writer is not None
@@ -195,13 +243,13 @@ class WriteBatcher:
 
 
 def group_jobs(jobs: Sequence[Job]) -> list[list[Job]]:
-    """Group consecutive additions without common ids, all with or all without vectors; deletions are groups of one."""
+    """Group consecutive additions without common ids, all with or all without vectors; other jobs are groups of one."""
     groups: list[list[Job]] = []
     ids: set[str] = set()
     previous_kind: object = None
     for job in jobs:
-        kind = None if isinstance(job, DeleteJob) else job.vectors is None
-        job_ids = set() if isinstance(job, DeleteJob) else {document.id for document in job.documents}
+        kind = job.vectors is None if isinstance(job, AddJob) else None
+        job_ids = {document.id for document in job.documents} if isinstance(job, AddJob) else set()
         if kind is None or kind is not previous_kind or ids & job_ids or len(ids) + len(job_ids) > MAX_COMMIT_DOCUMENTS:
             groups.append([])
             ids = set()

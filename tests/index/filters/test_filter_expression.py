@@ -1,10 +1,12 @@
+import datetime
 import json
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from sample_live_index import BOOKS, built, some, writer
+from sample_index import clustered, fitted
+from sample_live_index import BOOKS, DIM, built, some, writer
 
 from bidr.data.readers.beir import read_documents
 from bidr.data.types import Document
@@ -16,7 +18,8 @@ from bidr.index.reader import IndexReader
 from bidr.search.searcher import Searcher
 from bidr.search.types import QueryVectors
 
-WORDS = st.sampled_from(["", "a", "b", "ab", "ö", "z", "\\", '"'])
+TIMES = ["2024-02-29", "2024-02-29T00:00:00Z", "2024-02-29 01:00+01:00", "2024-02-28T23:59:59.5-0030", "2023-02-29"]
+WORDS = st.sampled_from(["", "a", "b", "ab", "ö", "z", "\\", '"', *TIMES])
 NUMBERS = st.one_of(st.integers(-3, 3), st.sampled_from([0.5, -1.5, 2.0, 2**62, 1e300]))
 SCALARS = st.one_of(WORDS, NUMBERS, st.booleans())
 NAMES = st.sampled_from(["x", "y", "z"])
@@ -25,7 +28,15 @@ RANGES = st.one_of(
     st.dictionaries(st.sampled_from(["gt", "gte", "lt", "lte"]), WORDS, min_size=1, max_size=2),
     st.dictionaries(st.sampled_from(["gt", "gte", "lt", "lte"]), NUMBERS, min_size=1, max_size=2),
 )
-CONDITIONS = st.one_of(SCALARS, RANGES, st.fixed_dictionaries({"any": st.lists(SCALARS, min_size=1, max_size=3)}))
+OPTIONAL = {
+    "any": st.lists(st.one_of(SCALARS, st.none()), min_size=1, max_size=3),
+    "all": st.lists(SCALARS, min_size=1, max_size=2),
+    "prefix": WORDS,
+    "exists": st.booleans(),
+}
+OPERATORS = st.fixed_dictionaries({}, optional=OPTIONAL).filter(bool)
+PLAIN = st.one_of(SCALARS, st.none(), RANGES, OPERATORS)
+CONDITIONS = st.one_of(PLAIN, st.fixed_dictionaries({"not": PLAIN}, optional=OPTIONAL))
 FILTERS = st.recursive(
     st.dictionaries(NAMES, CONDITIONS, min_size=1, max_size=2),
     lambda inner: st.one_of(
@@ -81,7 +92,9 @@ def test_a_search_returns_the_best_matching_documents(tmp_path):
 
 @pytest.mark.parametrize(
     "given_filter",
-    [{}, [], "x", {"a": None}, {"a": [1]}, {"a": {}}, {"a": {"any": []}}, {"a": {"gte": 1, "lt": "x"}},
+    [{}, [], "x", {"a": [1]}, {"a": {}}, {"a": {"any": []}}, {"a": {"all": []}},
+     {"a": {"prefix": 1}}, {"a": {"exists": 1}}, {"a": {"exists": None}}, {"a": {"not": {}}}, {"a": {"gte": None}},
+     {"a": {"gte": 1, "lt": "x"}},
      {"a": {"gte": True}}, {"or": {}}, {"or": []}, {"not": 3}, {"a": {"near": 1}}, {"a": float("nan")}, {1: 2}],
 )  # fmt: skip
 def test_invalid_filters_are_refused(given_filter):
@@ -89,12 +102,91 @@ def test_invalid_filters_are_refused(given_filter):
         parse_filter(given_filter)
 
 
+VALUES = {
+    "lang": ["en", "de", None, 3, ["en", "de"], []],
+    "time": ["2024-02-29", "2024-03-01T00:30:00+01:00", "2024-03-01T00:00:00.000001Z", "soon", None],
+}
+
+
+@pytest.mark.parametrize(
+    ("condition", "matching"),
+    [
+        ({"lang": None}, [2, 5]),
+        ({"lang": {"exists": True}}, [0, 1, 3, 4]),
+        ({"lang": {"exists": False}}, [2, 5]),
+        ({"lang": {"not": "en"}}, [1, 2, 3, 5]),
+        ({"lang": {"not": None}}, [0, 1, 3, 4]),
+        ({"lang": {"not": {"any": ["en", 3]}}}, [1, 2, 5]),
+        ({"lang": {"any": ["en", None]}}, [0, 2, 4, 5]),
+        ({"lang": {"all": ["en", "de"]}}, [4]),
+        ({"lang": {"prefix": "e"}}, [0, 4]),
+        ({"lang": {"prefix": "", "not": "de"}}, [0]),
+        ({"time": {"gte": "2024-02-29"}}, [0, 1, 2]),
+        ({"time": {"gt": "2024-02-29", "lt": "2024-03-01"}}, [1]),
+        ({"time": {"gt": "2024-03-01"}}, [2]),
+        ({"time": {"lte": "2024-03-01T01:00:00+01:00"}}, [0, 1]),
+        ({"time": {"gte": datetime.date(2024, 3, 1)}}, [2]),
+        ({"time": {"gte": "2024", "lt": "t"}}, [0, 1, 2, 3]),
+    ],
+)
+def test_operators(tmp_path, condition, matching):
+    """As the documentation says; on documents and on columns."""
+    (name,) = condition
+    attributes = [{} if value is None else {name: value} for value in VALUES[name]]
+    expression = parse_filter(condition)
+    assert [row for row, given in enumerate(attributes) if match_filter(expression, given)] == matching
+    index = built(tmp_path / "i", len(attributes), [Document(str(row), "", "", a) for row, a in enumerate(attributes)])
+    with IndexReader.open(index) as reader:
+        assert np.flatnonzero(reader.documents.columns.build_mask(expression)).tolist() == matching
+
+
+@pytest.mark.parametrize(("share", "condition"), [
+    (0.5, {"kind": {"not": "even"}}),
+    (0.1, {"time": {"gte": "2024-01-01", "lt": "2024-01-01T02:24:00+00:00"}}),
+    (0.01, {"path": {"prefix": "/07/"}}),
+    (0.001, {"rare": {"exists": True}}),
+])  # fmt: skip
+def test_recall_under_new_operators_is_that_of_exact_search(tmp_path, share, condition):
+    """Within .01 of the exact top 10 of what matches, at every selectivity."""
+    count, queries = 5_000, clustered(20, DIM, 5)
+    vectors = clustered(count, DIM, 6)
+
+    def describe(row: int) -> dict:
+        minute = datetime.datetime(2024, 1, 1) + datetime.timedelta(minutes=row * 7 % count * 1440 / count)
+        attributes = {
+            "kind": "even" if row % 2 == 0 else "odd",
+            "time": minute.isoformat(),
+            "path": f"/{row % 100:02}/x",
+        }
+        return attributes | ({"rare": row} if row % 1000 == 7 else {})
+
+    documents = [Document(str(row), "", "", describe(row)) for row in range(count)]
+    books = fitted(vectors, 4, 16)
+    options = {"codebooks": books, "codes": books.encode(vectors), "vectors": vectors, "engine": "lists"}
+    build_index(tmp_path / "i", documents=documents, **options)
+    with LiveIndex.open(tmp_path / "i") as reader:
+        expression = parse_filter(condition)
+        allowed = np.array([match_filter(expression, document.attributes) for document in documents])
+        assert allowed.mean() == pytest.approx(share, rel=0.05)
+        ranking = Searcher(reader).search_vectors(QueryVectors(queries, queries), 10, 400, filter=condition)
+        exact = np.where(allowed, queries @ vectors.T, -np.inf)
+        k = min(10, int(allowed.sum()))
+        hits = [len({*rows.tolist()} & {*np.argsort(-row)[:k].tolist()}) / k
+                for rows, row in zip(ranking.rows, exact, strict=True)]  # fmt: skip
+        assert np.mean(hits) >= 0.99
+
+
 def test_depth_is_bounded_and_json_is_checked():
     deep = {"a": 1}
     for _ in range(100):
         deep = {"not": deep}
+    operand = 1
+    for _ in range(100):
+        operand = {"not": operand}
     with pytest.raises(ConfigError, match="flatter"):
         parse_filter(deep)
+    with pytest.raises(ConfigError, match="flatter"):
+        parse_filter({"a": operand})
     with pytest.raises(ConfigError, match="not JSON"):
         parse_filter_json("{")
 

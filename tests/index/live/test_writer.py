@@ -9,6 +9,8 @@ from sample_live_index import BOOKS, built, contents, expected, some, writer
 
 from bidr.errors import DataError, IndexFolderError
 from bidr.index.engines import engine_choice as choose
+from bidr.index.filters.filter_expression import match_filter, parse_filter
+from bidr.index.live.document_list import list_documents
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.storage import commit as generation
@@ -42,7 +44,10 @@ OPERATIONS = st.lists(
     st.one_of(
         st.tuples(st.just("add"), st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True)),
         st.tuples(st.just("delete"), st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True)),
-        st.tuples(st.sampled_from(["flush", "compact", "reopen"]), st.none()),
+        st.tuples(
+            st.sampled_from(["price", "drop"]), st.lists(st.integers(0, 12), min_size=1, max_size=4, unique=True)
+        ),
+        st.tuples(st.sampled_from(["flush", "compact", "reopen", "price even", "delete priced"]), st.none()),
     ),
     max_size=12,
 )
@@ -61,17 +66,52 @@ def test_any_sequence_of_operations_equals_a_dictionary(tmp_path_factory, operat
         elif name == "delete":
             ids = [f"doc-{number}" for number in numbers]
             assert live.delete(ids, missing_ok=True) == sum(wanted.pop(each, None) is not None for each in ids)
+        elif name in ("price", "drop"):
+            price = version if name == "price" else None
+            changes = {f"doc-{number}": {"price": price} for number in numbers}
+            assert live.set_attributes(changes, missing_ok=True) == len(wanted.keys() & changes)
+            wanted |= {each: set_price(wanted[each], price) for each in wanted.keys() & changes}
+        elif name == "price even":
+            even = [each for each, fields in wanted.items() if fields[2]["even"]]
+            assert live.set_attributes_where({"even": True}, {"price": version}) == len(even)
+            wanted |= {each: set_price(wanted[each], version) for each in even}
+        elif name == "delete priced":
+            priced = [each for each, fields in wanted.items() if "price" in fields[2]]
+            assert live.delete_where({"price": {"exists": True}}) == len(priced)
+            wanted = {each: fields for each, fields in wanted.items() if each not in priced}
         elif name == "reopen":
             live.close()
             live = writer(index, log_documents=log_documents, segments=2)
         else:
             getattr(live, name)()
         assert contents(live.view) == wanted
+        check_filters(live.view, wanted)
     live.close()
     reader = LiveIndex.open(index)
     reader.verify()
     assert contents(reader.latest()) == wanted
     check_search(reader.latest(), wanted)
+
+
+def set_price(fields: tuple, price: int | None) -> tuple:
+    attributes = {name: value for name, value in fields[2].items() if name != "price"}
+    return (*fields[:2], attributes if price is None else attributes | {"price": price}, fields[3])
+
+
+def check_filters(view: LiveView, wanted: dict) -> None:
+    """Filters select, count and list by the current attributes."""
+    for condition in ({"price": {"exists": True}}, {"price": None, "even": True}, {"price": {"gte": 3}}):
+        expression = parse_filter(condition)
+        matching = {name for name, fields in wanted.items() if match_filter(expression, fields[2])}
+        assert view.count_matching(expression) == view.select(condition).count == len(matching)
+        listed, cursor = [], None
+        while True:
+            page = list_documents(view, expression, 2, cursor)
+            listed += page.documents
+            if (cursor := page.cursor) is None:
+                break
+        assert len(listed) == len(matching)
+        assert {document.id: document.attributes for document in listed} == {name: wanted[name][2] for name in matching}
 
 
 def check_search(view: LiveView, wanted: dict) -> None:

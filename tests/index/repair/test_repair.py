@@ -431,3 +431,37 @@ def test_what_could_not_be_compared_is_not_called_complete(tmp_path):
     assert (report.saved, report.lost) == (60, 0)
     assert not report.verified
     assert not report.is_complete
+
+
+def changed_index(folder: Path) -> Path:
+    """Attributes changed in the state and in the log."""
+    index = built(folder, 40, described(40))
+    with writer(index) as live:
+        live.set_attributes({"doc-4": {"price": 1}, "doc-5": {"price": 1}})
+        live.flush()
+        live.add(*some([50]))
+        live.set_attributes({"doc-5": {"price": 2}, "doc-50": {"price": 2}})
+    return index
+
+
+def test_changed_attributes_are_saved(tmp_path):
+    index = changed_index(tmp_path / "index")
+    before = contents(index)
+    assert before["doc-5"][2]["price"] == 2
+    report = check_repair(index, before)
+    assert report.saved == 41
+    assert report.certain
+
+
+@pytest.mark.parametrize("file", ["000001.changed.npy", "000001.attributes.blob", LOG])
+def test_damaged_changes_are_reported(tmp_path, file):
+    index = changed_index(tmp_path / "index")
+    before = contents(index)
+    state = (index / "CURRENT").read_text().split()[0]
+    flip_byte(index / state / file, -3)
+    report = repair_index(index, tmp_path / "new")
+    assert not report.certain
+    assert any("attributes" in note or "log" in note for note in report.notes)
+    after = contents(tmp_path / "new")
+    assert before["doc-4"][3] == after["doc-4"][3]
+    assert {name: fields[3] for name, fields in after.items()} == {name: fields[3] for name, fields in before.items()}

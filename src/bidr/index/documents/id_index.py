@@ -42,13 +42,23 @@ class IdIndex:
 
     def find(self, name: str) -> int | None:
         """The row of an id, or None."""
-        if self._ids is None or self._hashes is None:
+        if self._ids is None:
             is_number = name.isascii() and name.isdecimal() and len(name) <= MAX_DIGITS and str(int(name)) == name
             return int(name) if is_number and int(name) < self.count else None
+        assert self._hashes is not None
         for row in self._hashes.find_rows(hash_string(name)):
             if self._read_id(row) == name:
                 return row
         return None
+
+    def iter_sorted(self, digest: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        """Yield blocks of hashes from `digest` on, ascending, and their rows.
+
+        Where no hashes are stored, they are computed and held, 12 bytes per document.
+        """
+        if self._hashes is None:
+            self._hashes = _MemoryHashes(array("Q", (hash_string(str(row)) for row in range(self.count))))
+        return self._hashes.iter_blocks(digest)
 
     def _read_id(self, row: int) -> str:
         assert self._ids is not None
@@ -81,6 +91,13 @@ class _DiskHashes:
                 return
             yield from self._rows.read_slice(position, 1)
 
+    def iter_blocks(self, digest: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        first = int(self._hashes.find(np.array([digest], dtype=HASH))[0])
+        for start in range(first, len(self._hashes), IDS_PER_BLOCK):
+            count = min(IDS_PER_BLOCK, len(self._hashes) - start)
+            hashes, rows = self._hashes.read_slice(start, count), self._rows.read_slice(start, count)
+            yield np.array(hashes, dtype=HASH), np.array(rows, dtype=np.int64)
+
     def close(self) -> None:
         self._hashes.close()
         self._rows.close()
@@ -91,8 +108,13 @@ class _MemoryHashes:
 
     def __init__(self, hashes: "array[int]") -> None:
         values = np.frombuffer(hashes, dtype=np.uint64)
-        self._order = np.argsort(values, kind="stable")
+        self._order = np.argsort(values, kind="stable").astype(ROW)
         self._hashes = values[self._order]
+
+    def iter_blocks(self, digest: int) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[Any]]]:
+        for start in range(int(np.searchsorted(self._hashes, np.uint64(digest))), len(self._hashes), IDS_PER_BLOCK):
+            block = slice(start, start + IDS_PER_BLOCK)
+            yield self._hashes[block], self._order[block].astype(np.int64)
 
     def find_rows(self, digest: int) -> Iterator[int]:
         first, end = (np.searchsorted(self._hashes, np.uint64(digest), side) for side in ("left", "right"))

@@ -59,6 +59,11 @@ class StringStore:
             return [self.get(int(row)) for row in rows]
         return [blob.mapped[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
+    def load_all(self) -> tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint64]]:
+        """Verify and return the concatenated strings and their offsets, as mapped memory."""
+        self._blob.verify_all()
+        return self._blob.view_array(np.dtype(np.uint8), self._blob.size, 0), self._offsets.read_all()
+
     def close(self) -> None:
         self._offsets.close()
         self._blob.close()

@@ -18,6 +18,7 @@ from bidr.index.cost_model.build_memory import BASE, check_budget, estimate_buil
 from bidr.index.cost_model.sizes import Shape, estimate_engine_ram
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import CODES_FILE, open_array
+from bidr.index.live.initial_codes import EncodedVectors, FitSettings, fit_codebooks
 from bidr.index.live.segment import Segment, unpack_bits
 from bidr.index.live.view import LiveView
 from bidr.index.storage.commit import COMPACTION_FOLDER, BeginGeneration
@@ -188,7 +189,15 @@ class MergedCodes(MergedArray):
 
 def fingerprint_segments(segments: list[Segment]) -> str:
     """Compute a fingerprint of the alive documents of segments: manifest checksums and deleted rows."""
-    fields = [(segment.name, segment.entry.xxh3, _hash_deleted(segment)) for segment in segments]
+    fields = [
+        (
+            segment.name,
+            segment.entry.xxh3,
+            _hash_deleted(segment),
+            *([segment.overlay.stamp] if segment.overlay else []),
+        )
+        for segment in segments
+    ]
     return hash_bytes(json.dumps(fields).encode())
 
 
@@ -210,19 +219,12 @@ def merge_segments(
     """
     positions, stamp = [get_alive_positions(segment) for segment in segments], fingerprint_segments(segments)
     has_text = any(segment.reader.documents.has_text for segment in segments)
-
-    def read_documents() -> Iterator[Document]:
-        for segment, alive in zip(segments, positions, strict=True):
-            for start in range(0, len(alive), ROWS_PER_BLOCK):
-                rows = segment.get_rows(alive[start : start + ROWS_PER_BLOCK].astype(np.int64))
-                yield from map(segment.get_record, rows.tolist())
-
     path = build_index(
         view.folder,
         codebooks=view.codebooks,
         codes=MergedCodes(segments, positions, stamp),  # type: ignore[arg-type]
         vectors=MergedVectors(view, segments, positions, stamp),  # type: ignore[arg-type]
-        **{"documents" if has_text else "ids": read_documents()},  # type: ignore[arg-type]
+        **{"documents" if has_text else "ids": _iter_documents(segments, positions)},  # type: ignore[arg-type]
         model=view.state.model,
         engine="auto" if like.reader.manifest.auto else like.reader.manifest.engine,
         lists=like.reader.load_learned_lists(),
@@ -232,6 +234,35 @@ def merge_segments(
         documents_stamp=[stamp, has_text],
     )
     return make_entry(path, sum(map(len, positions)))
+
+
+def write_fitted_segment(view: LiveView, settings: FitSettings, begin: BeginGeneration) -> SegmentEntry:
+    """Write all documents of the segments as one segment, with codes that are fitted to their vectors."""
+    segments = [segment for segment in view.segments if segment.alive_count]
+    positions = [get_alive_positions(segment) for segment in segments]
+    vectors = MergedVectors(view, segments, positions)
+    codebooks = fit_codebooks(vectors, settings.codes)
+    has_text = any(segment.reader.documents.has_text for segment in segments)
+    path = build_index(
+        view.folder,
+        codebooks=codebooks,
+        codes=EncodedVectors(vectors, codebooks, ""),  # type: ignore[arg-type]
+        vectors=vectors,  # type: ignore[arg-type]
+        **{"documents" if has_text else "ids": _iter_documents(segments, positions)},  # type: ignore[arg-type]
+        model=view.state.model,
+        engine=settings.engine,
+        **_get_build_options(view),
+        begin=begin,
+    )
+    return make_entry(path, sum(map(len, positions)))
+
+
+def _iter_documents(segments: list[Segment], positions: SegmentPositions) -> Iterator[Document]:
+    """Yield the documents at positions of several segments."""
+    for segment, alive in zip(segments, positions, strict=True):
+        for start in range(0, len(alive), ROWS_PER_BLOCK):
+            rows = segment.get_rows(alive[start : start + ROWS_PER_BLOCK].astype(np.int64))
+            yield from map(segment.get_record, rows.tolist())
 
 
 def get_alive_positions(segment: Segment) -> Positions:

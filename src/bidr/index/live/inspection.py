@@ -37,6 +37,7 @@ def describe_live(view: LiveView) -> dict[str, Any]:
                 "name": segment.name,
                 "documents": segment.count,
                 "deleted": segment.deleted_count,
+                "changed": len(segment.list_changed_rows()),
                 "engine": segment.reader.manifest.engine,
             }
             for segment in view.segments
@@ -45,13 +46,14 @@ def describe_live(view: LiveView) -> dict[str, Any]:
         if view.state.live
         else None,
         "attributes": _list_attributes(view),
+        "schema": view.describe_attributes(),
         "drift": _describe_drift(view.state.drift),
     }
 
 
 def _list_attributes(view: LiveView) -> list[str]:
     """List the attribute names of alive documents."""
-    names = {name for segment in view.segments for name, _ in segment.reader.documents.columns.columns}
+    names = {name for segment in view.segments for name in segment.list_attribute_names()}
     return sorted(names.union(*(view.memtable.documents[row].attributes or () for row in view.memtable_rows)))
 
 

@@ -7,6 +7,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from bidr.errors import REBUILD, BidrError, IndexFolderError
+from bidr.index.live.attribute_overlay import AttributeOverlay
 from bidr.index.live.drift import validate_drift
 from bidr.index.live.inspection import describe_live, verify_live
 from bidr.index.live.memtable import Memtable
@@ -108,7 +109,9 @@ class LiveIndex:
         segments, start = [], 0
         for entry in state.segments:
             handle = handles.get((entry.name, entry.xxh3)) or SegmentHandle.open(self.folder, entry, self.ef)
-            segments.append(Segment(handle, start, read_tombstones(self.folder / name, state, entry)))
+            path = self.folder / name
+            overlay = AttributeOverlay(path, state, entry) if entry.changed else None
+            segments.append(Segment(handle, start, read_tombstones(path, state, entry), overlay))
             start += entry.count
         _check_same_shape(self.folder, segments)
         return tuple(segments)

@@ -49,6 +49,9 @@ class Memtable(NamedTuple):
             for removed_id in record.removed_ids:
                 if (row := rows.pop(removed_id, None)) is not None:
                     alive[row] = False
+            for changed_id, attributes in record.changed_ids.items():
+                if (row := rows.get(changed_id)) is not None:
+                    documents[row] = documents[row]._replace(attributes=attributes)
             for document in record.documents:
                 rows[document.id] = len(documents)
                 documents.append(document)

@@ -1,22 +1,27 @@
 """Segments of an open index: an immutable index reader and the deleted rows of one state."""
 
 import weakref
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
-from bidr.data.types import Document
+from bidr.data.types import Attributes, Document
 from bidr.errors import REBUILD, IndexFolderError
+from bidr.index.documents.lru_cache import LruCache
 from bidr.index.filters.filter_expression import Filter
+from bidr.index.filters.schema import SchemaBuilder
+from bidr.index.live.attribute_overlay import AttributeOverlay, list_names, match_changes, set_bits
 from bidr.index.live.memtable import Mask
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import SegmentEntry
 from bidr.index.storage.manifest import HasFiles, check_content
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
+
+CACHE_BYTES = 16 << 20
 
 
 class SegmentHandle:
@@ -43,11 +48,15 @@ class Segment:
 
     start:   first row and position of the segment in the index.
     deleted: deleted rows, one bit per row; None: no row is deleted.
+    overlay: attributes that were changed before this state was written.
+    changes: attributes by row that the log changes.
     """
 
     handle: SegmentHandle
     start: int
     deleted: Bitmap | None
+    overlay: AttributeOverlay | None = None
+    changes: Mapping[int, Attributes | None] = field(default_factory=dict)
 
     @property
     def reader(self) -> IndexReader:
@@ -92,8 +101,60 @@ class Segment:
 
     def get_record(self, row: int) -> Document:
         """Return a document with id and attributes, and with text if texts are stored."""
-        documents = self.reader.documents
-        return documents.document(row) or Document(documents.id(row), "", "", documents.columns.get(row))
+        return self.get_document(row) or Document(self.reader.documents.id(row), "", "", self.get_attributes(row))
+
+    def get_document(self, row: int) -> Document | None:
+        """Return a document with its text; None if no text is stored."""
+        document = self.reader.documents.document(row)
+        if document is None or not self.has_changes:
+            return document
+        return document._replace(attributes=self.get_attributes(row))
+
+    @property
+    def has_changes(self) -> bool:
+        """Whether attributes were changed."""
+        return self.overlay is not None or bool(self.changes)
+
+    def get_attributes(self, row: int) -> Attributes | None:
+        """Return the attributes of a document."""
+        if row in self.changes:
+            return self.changes[row]
+        place = None if self.overlay is None else self.overlay.find(row)
+        if self.overlay is not None and place is not None:
+            return self.overlay.columns.get(place)
+        return self.reader.documents.columns.get(row)
+
+    def list_changed_rows(self) -> Rows:
+        """Return the rows with changed attributes that are not deleted, ascending."""
+        rows = np.fromiter(self.changes, dtype=np.int64, count=len(self.changes))
+        rows = np.unique(rows if self.overlay is None else np.concatenate([rows, self.overlay.rows]))
+        alive = self.get_alive_rows()
+        return rows if alive is None else rows[alive[rows]]
+
+    def list_attribute_names(self) -> set[str]:
+        """Return the names of all attributes, also of deleted documents."""
+        overlays = () if self.overlay is None else self.overlay.columns.columns
+        return {name for name, _ in (*self.reader.documents.columns.columns, *overlays)} | list_names(
+            self.changes.values()
+        )
+
+    def add_to_schema(self, builder: SchemaBuilder) -> None:
+        """Add the attributes of the alive documents to a schema."""
+        alive, overlay = self.get_alive_rows(), self.overlay
+        if not self.has_changes:
+            builder.add_columns(self.reader.documents.columns, alive)
+            return
+        is_current = np.ones(self.count, dtype=bool) if alive is None else alive
+        builder.add_documents(attributes for row, attributes in self.changes.items() if is_current[row])
+        is_current[np.fromiter(self.changes, dtype=np.int64, count=len(self.changes))] = False
+        if overlay is not None:
+            builder.add_columns(overlay.columns, is_current[overlay.rows])
+            is_current[overlay.rows] = False
+        builder.add_columns(self.reader.documents.columns, is_current)
+
+    def get_alive_rows(self) -> Mask | None:
+        """Mask of the rows that are not deleted; None: all."""
+        return None if self.deleted is None else ~unpack_bits(self.deleted, self.count)
 
     def get_codes(self, positions: Rows) -> Codes:
         """Copy the codes at positions, one codeword number per byte."""
@@ -111,8 +172,37 @@ class Segment:
         alive = self._alive_positions
         if condition is None:
             return alive
-        matching = self.reader.documents.columns.build_bitmap(condition, self.order)
+        matching = self._match(condition, self.order)
         return matching if alive is None else matching & alive
+
+    def get_row_bitmap(self, condition: Filter | None) -> Bitmap | None:
+        """Like `get_bitmap`, by row."""
+        alive = None if self.deleted is None else ~self.deleted
+        if condition is None:
+            return alive
+        matching = self._match(condition, None)
+        return matching if alive is None else matching & alive
+
+    def _match(self, condition: Filter, order: Any) -> Bitmap:
+        """Bitmap of the rows, or of the positions by `order`, that match a filter."""
+        columns = self.reader.documents.columns
+        if not self.has_changes:
+            return columns.build_bitmap(condition, order)
+        key = f"{'rows' if order is None else 'positions'} {condition!r}"
+        if (cached := self._bitmaps.get(key)) is not None:
+            return cached
+        bitmask = columns.evaluate(condition)
+        if self.overlay is not None:
+            set_bits(bitmask, self.overlay.rows, self.overlay.columns.build_mask(condition))
+        set_bits(bitmask, *match_changes(self.changes, condition))
+        bitmap = columns.map_to_positions(bitmask, order)
+        self._bitmaps.put(key, bitmap)
+        return bitmap
+
+    @cached_property
+    def _bitmaps(self) -> LruCache:
+        """Bitmaps of filters over changed attributes; those of the columns would not be valid."""
+        return LruCache(CACHE_BYTES)
 
     def get_mask(self, condition: Filter | None) -> Mask | None:
         """Like `get_bitmap`, as an array of bool."""
@@ -124,6 +214,10 @@ class Segment:
     ) -> tuple[Floats, Rows]:
         """Return scores and positions of the best `k` of the `allowed_count` allowed positions, or fewer."""
         return self.reader.candidates.search(queries, min(k, allowed_count), ef, allowed=allowed)
+
+    def change_attributes(self, changes: Mapping[int, Attributes | None]) -> "Segment":
+        """Return the segment with new attributes of some rows."""
+        return replace(self, changes={**self.changes, **changes})
 
     def delete_rows(self, rows: Iterable[int]) -> "Segment":
         """Return the segment with more rows deleted."""

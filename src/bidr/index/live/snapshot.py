@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from bidr.errors import REBUILD, ConfigError, IndexFolderError
+from bidr.index.live.initial_codes import SETTINGS
 from bidr.index.live.wal import ACKNOWLEDGED, LOG, WalReader, write_log
 from bidr.index.storage.live_state import read_state
 from bidr.index.storage.manifest import CURRENT, MANIFEST, read_current, resolve_generation
@@ -65,6 +66,8 @@ def _copy_state(folder: Path, staging: Path, name: str, digest: str, copy: bool)
         finally:
             log.close()
         sync_folder(staging / name)
+    if (folder / SETTINGS).exists():
+        _copy_file(folder / SETTINGS, staging / SETTINGS)
     write_atomically(staging / CURRENT, f"{name} {digest}\n".encode())
 
 

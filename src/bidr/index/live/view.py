@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from bidr.data.types import Document
+from bidr.data.types import Attributes, Document
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
 from bidr.index.candidate_source import as_queries
 from bidr.index.filters.filter_expression import Filter, parse_filter
+from bidr.index.filters.schema import SchemaBuilder
 from bidr.index.live.memtable import Memtable, score_codes
 from bidr.index.live.segment import Segment, SegmentHandle, count_bits
 from bidr.index.live.wal_record import WalRecord
@@ -21,7 +22,7 @@ from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import Manifest
 from bidr.index.vectors import FetchedRows, score_fp16
 from bidr.quantization.codebooks import Codebooks
-from bidr.utils.array_types import Bitmap, Floats, Rows
+from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
 
 class LiveView:
@@ -56,7 +57,13 @@ class LiveView:
             rows = [row for record in records for row in record.deleted_rows.get(segment.name, ())]
             if rows and not all(0 <= row < segment.count for row in rows):
                 raise IndexFolderError(f"{self.generation}: the log deletes rows that {segment.name} does not have")
-            segments[number] = segment.delete_rows(rows) if rows else segment
+            changes = {
+                row: item for record in records for row, item in record.changed_rows.get(segment.name, {}).items()
+            }
+            if not all(row < segment.count for row in changes):
+                raise IndexFolderError(f"{self.generation}: the log changes rows that {segment.name} does not have")
+            changed = segment.change_attributes(changes) if changes else segment
+            segments[number] = changed.delete_rows(rows) if rows else changed
         memtable = self.memtable.apply(records)
         return LiveView(self.folder, self.generation.name, self.state, tuple(segments), memtable)
 
@@ -116,6 +123,11 @@ class LiveView:
         return replace(self.segments[0].reader.manifest, count=self.count)
 
     @property
+    def has_codes(self) -> bool:
+        """Whether codes distinguish documents (see `IndexReader.has_codes`)."""
+        return self.segments[0].reader.has_codes
+
+    @property
     def codebooks(self) -> Codebooks:
         return self.segments[0].reader.codebooks
 
@@ -140,8 +152,16 @@ class LiveView:
 
     def attributes(self) -> set[str]:
         """Return the attribute names of all documents."""
-        names = {name for segment in self.segments for name, _ in segment.reader.documents.columns.columns}
+        names = {name for segment in self.segments for name in segment.list_attribute_names()}
         return names.union(*(document.attributes or {} for document in self.memtable.documents))
+
+    def describe_attributes(self) -> list[dict[str, Any]]:
+        """Describe the attributes of all documents: type, number of documents, examples, range."""
+        builder = SchemaBuilder()
+        for segment in self.segments:
+            segment.add_to_schema(builder)
+        builder.add_documents(self.memtable.documents[row].attributes for row in self.memtable_rows)
+        return builder.describe()
 
     def to_faiss(self, engine: str = "scan") -> Any:
         """Convert the codes to a Faiss index over rows (see `IndexReader.to_faiss`)."""
@@ -149,8 +169,10 @@ class LiveView:
 
     @property
     def has_changes(self) -> bool:
-        """Whether documents were added or deleted since the last build or compaction."""
-        return len(self.segments) > 1 or self.segments[0].deleted is not None or bool(self.memtable.documents)
+        """Whether documents were added, deleted or changed since the last build or compaction."""
+        first = self.segments[0]
+        is_single = len(self.segments) == 1 and not self.memtable.documents
+        return not is_single or first.deleted is not None or first.has_changes
 
     def get_unchanged(self, action: str) -> Segment:
         """Return the segment of an index without changes; raise ConfigError ("it cannot ACTION") otherwise."""
@@ -173,6 +195,25 @@ class LiveView:
                 rows[in_segment] = segment.start + segment.get_rows(places[in_segment] - segment.start)
         return rows
 
+    def read_codes(self, positions: Rows) -> Codes:
+        """Return the codes of a few positions, one codeword number per byte."""
+        codes = np.empty((len(positions), self.manifest.books), dtype=np.uint8)
+        for segment, indices, local_positions in self.split(positions):
+            if segment is None:
+                codes[indices] = self.memtable.codes[local_positions]
+            else:
+                codes[indices] = segment.get_codes(local_positions)
+        return codes
+
+    def find_positions(self, rows: Rows) -> Rows:
+        """Return the positions of a few rows; looks through the order of their segments."""
+        positions = np.array(rows, dtype=np.int64)
+        for segment, indices, local_rows in self.split(positions.copy()):
+            if segment is not None and segment.order is not None:
+                places = [int(np.flatnonzero(segment.order == row)[0]) for row in local_rows]
+                positions[indices] = segment.start + np.array(places)
+        return positions
+
     def places(self) -> Rows:
         """Return the positions of all alive documents."""
         blocks = []
@@ -180,6 +221,28 @@ class LiveView:
             alive = segment.get_mask(None)
             blocks.append(segment.start + (np.arange(segment.count) if alive is None else np.flatnonzero(alive)))
         return np.concatenate([*blocks, self.memtable_start + self.memtable_rows])
+
+    def count_matching(self, condition: Filter) -> int:
+        """Count the documents that match a filter."""
+        count = int(np.count_nonzero(self.memtable.get_mask(condition)))
+        for segment in self.segments:
+            bits = segment.get_row_bitmap(condition)
+            assert bits is not None
+            count += count_bits(bits, segment.count)
+        return count
+
+    def find_rows(self, ids: Iterable[str]) -> dict[str, int]:
+        """Return the rows of those ids that the index has."""
+        rows: dict[str, int] = {}
+        for doc_id in ids:
+            if (row := self.memtable.rows.get(doc_id)) is not None:
+                rows[doc_id] = self.memtable_start + row
+                continue
+            for segment in self.segments:
+                segment_row = segment.reader.id_index.find(doc_id)
+                if segment_row is not None and not segment.is_deleted(segment_row):
+                    rows[doc_id] = segment.start + segment_row
+        return rows
 
     def split(self, rows: Rows) -> Iterator[tuple[Segment | None, Rows, Rows]]:
         """Split rows by segment: the segment (None: memtable), indices into `rows`, rows within the segment."""
@@ -321,13 +384,20 @@ class LiveDocuments:
         """Return a document with its text; None if no text is stored."""
         segment, local_row = self._locate(row)
         if segment:
-            return segment.reader.documents.document(local_row)
+            return segment.get_document(local_row)
         return self.view.memtable.documents[local_row] if self.view.memtable.has_text else None
 
     def record(self, row: int) -> Document:
         """Return a document with id and attributes, and with text if texts are stored."""
         segment, local_row = self._locate(row)
         return self.view.memtable.documents[local_row] if segment is None else segment.get_record(local_row)
+
+    def attributes(self, row: int) -> Attributes | None:
+        """Return the attributes of a document."""
+        segment, local_row = self._locate(row)
+        return (
+            self.view.memtable.documents[local_row].attributes if segment is None else segment.get_attributes(local_row)
+        )
 
     def _locate(self, row: int) -> tuple[Segment | None, int]:
         """Return the segment of a row (None: memtable) and its row there."""

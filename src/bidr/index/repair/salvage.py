@@ -22,6 +22,7 @@ from bidr.index.builder.build import build_index
 from bidr.index.builder.clustering_vectors import MIN_AGREEMENT, SAMPLE_ROWS
 from bidr.index.documents.id_index import hash_string
 from bidr.index.engines.engine_files import CODEBOOKS_FILE, CODES_FILE, LEARNED_FILE
+from bidr.index.live.attribute_overlay import AttributeOverlay
 from bidr.index.live.compaction import MergedArray
 from bidr.index.live.inspection import verify_live
 from bidr.index.live.live_reader import LiveIndex
@@ -274,8 +275,29 @@ class _Repair:
             stack.callback(segment.close)
             segment.check_derived_files()
             self.report.damaged |= {f"{entry.name}/{name}": extent for name, extent in segment.damaged.items()}
+            self._read_overlay(entry, segment)
             segments[entry.name] = segment
         return segments
+
+    def _read_overlay(self, entry: SegmentEntry, segment: SalvagedSegment) -> None:
+        """Read the changed attributes of a segment."""
+        path = self.folder / self.state.name / entry.changed_file
+        if not entry.changed:
+            if path.exists() and not self.state.files:  # the state is inferred
+                self.report.notes.append(f"{path.parent.name}/{path.name}: changes of attributes are lost")
+            return
+        try:
+            overlay = AttributeOverlay(path.parent, self.state, entry)
+            segment.change_attributes(
+                {row: overlay.columns.get(place) for place, row in enumerate(overlay.rows.tolist())}
+            )
+        except (IndexFolderError, OSError) as error:
+            self.report.damaged[f"{path.parent.name}/{path.name}"] = "attributes that were changed"
+            self.report.certain = False
+            self.report.notes.append(
+                f"changes of the attributes of {entry.changed:,} documents of {entry.name} are lost, which have their "
+                f"earlier attributes ({error})"
+            )
 
     def _read_log(self) -> tuple[Memtable, dict[str, Mask]]:
         """Read the memtable, and the deleted rows of each segment."""
@@ -300,12 +322,14 @@ class _Repair:
         self.uncertain_ids -= memtable.rows.keys()
         return memtable, deleted
 
-    @staticmethod
-    def _apply(memtable: Memtable, deleted: dict[str, Mask], records: list[WalRecord]) -> Memtable:
+    def _apply(self, memtable: Memtable, deleted: dict[str, Mask], records: list[WalRecord]) -> Memtable:
         for record in records:
             for name, rows in record.deleted_rows.items():
                 if name in deleted:
                     deleted[name][_get_valid_rows(rows, deleted[name])] = True
+            for name, changes in record.changed_rows.items():
+                if name in self.segments:
+                    self.segments[name].change_attributes(changes)
         return memtable.apply(records) if records else memtable
 
     def _apply_partial(self, memtable: Memtable, deleted: dict[str, Mask], record: PartialRecord) -> Memtable:

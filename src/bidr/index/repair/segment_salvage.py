@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property, partial
 from itertools import permutations
 from pathlib import Path
@@ -61,6 +61,8 @@ class SalvagedSegment:
         self.folder, self.name, self.manifest, self.has_checksums = folder / name, name, manifest, has_checksums
         self.count = manifest.count
         self.damaged: dict[str, str] = {}
+        self.changes: dict[int, Attributes | None] = {}
+        """Attributes that were changed after the segment was written, by row."""
         if self.count > manifest.files.get(VECTORS_FILE, FileEntry(0, "")).size:  # before memory is allocated
             raise IndexFolderError(f"{self.folder}: {self.count:,} documents, more than its vector file has bytes")
         self.lost = np.zeros(self.count, dtype=np.uint8)
@@ -156,9 +158,18 @@ class SalvagedSegment:
         attributes: Attributes | None = None
         if self._texts is not None and not self.lost[row] & TEXT:
             title, text = _parse_text(self._texts.get(row)) or ("", "")
-        if self._attributes is not None and not self.lost[row] & ATTRIBUTE:
+        if row in self.changes:
+            attributes = self.changes[row]
+        elif self._attributes is not None and not self.lost[row] & ATTRIBUTE:
             attributes = _parse_attributes(self._attributes.get(row)) or None
         return Document(self.read_id(row) or "", title, text, attributes)
+
+    def change_attributes(self, changes: Mapping[int, Attributes | None]) -> None:
+        """Replace attributes of rows, lost ones too; rows beyond the segment are ignored."""
+        for row, attributes in changes.items():
+            if 0 <= row < self.count:
+                self.changes[row] = attributes
+                self.lost[row] &= ~np.uint8(ATTRIBUTE)
 
     def check_derived_files(self) -> None:
         """Add damaged files of derived data to `damaged`."""

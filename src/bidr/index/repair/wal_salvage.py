@@ -7,6 +7,7 @@ searched that fit each other: the first proves the second.
 
 import json
 import os
+import re
 import struct
 from collections.abc import Iterator
 from pathlib import Path
@@ -29,7 +30,8 @@ from bidr.utils.files import is_sparse
 
 MAX_LOG_BYTES = 1 << 36
 LENGTH = struct.Struct("<I")
-RECORD_PREFIX = b'{"documents": '
+RECORD_PREFIX, CHANGES_PREFIX = b'{"documents": ', b'{"attributes": '
+RECORD_PREFIXES = re.compile(re.escape(RECORD_PREFIX) + b"|" + re.escape(CHANGES_PREFIX))
 
 
 class SalvagedLog(NamedTuple):
@@ -190,10 +192,8 @@ def _find_next(content: bytes, offset: int, chain: int) -> _NextRecord | None:
 def _find_starts(content: bytes, offset: int) -> Iterator[int]:
     """Yield possible offsets of later records, by the first bytes of their JSON header."""
     distance = RECORD.size + LENGTH.size
-    position = content.find(RECORD_PREFIX, offset + distance + 1)
-    while position >= 0:
-        yield position - distance
-        position = content.find(RECORD_PREFIX, position + 1)
+    for match in re.finditer(RECORD_PREFIXES, content[offset + distance + 1 :]):
+        yield match.start() + offset + 1
 
 
 def _hash(content: bytes, seed: int) -> int:

@@ -2,6 +2,7 @@
 
 INDEX/000009/manifest.json     segments, each with the checksum of its manifest
 INDEX/000009/000003.deleted    deleted rows of segment 000003, one bit per row
+INDEX/000009/000003.changed.npy, .attributes.*, .column.*  changed attributes (`live/attribute_overlay.py`)
 INDEX/000009/log               write-ahead log of later commits (`live/wal.py`); the only file that grows
 INDEX/000009/acknowledged      durable length of the log
 """
@@ -36,12 +37,18 @@ from bidr.utils.files import read_regular
 
 @dataclass(frozen=True)
 class SegmentEntry:
-    """A segment as listed in a state: folder name, manifest checksum, document count, deleted count."""
+    """A segment as listed in a state: folder name, manifest checksum, counts of documents, deleted and changed ones."""
 
     name: str
     xxh3: str
     count: int
     deleted: int = 0
+    changed: int = 0
+
+    @property
+    def changed_file(self) -> str:
+        """Name of the file of rows with changed attributes, in the folder of the state."""
+        return f"{self.name}.changed.npy"
 
     @property
     def tombstones(self) -> str:
@@ -65,12 +72,20 @@ def render_state(state: IndexState) -> bytes:
     return render_fields(
         {
             "format": LIVE_FORMAT,
-            "segments": [asdict(segment) for segment in state.segments],
+            "segments": [_render_segment(segment) for segment in state.segments],
             "model": state.model._asdict() if state.model else None,
             "files": {name: entry.as_fields() for name, entry in sorted(state.files.items())},
             "drift": state.drift,
         }
     )
+
+
+def _render_segment(segment: SegmentEntry) -> dict[str, Any]:
+    """Omit `changed` where it is 0, as earlier versions do not know it."""
+    fields = asdict(segment)
+    if not segment.changed:
+        del fields["changed"]
+    return fields
 
 
 def read_state(folder: Path, name: str, digest: str) -> IndexState:
@@ -116,7 +131,8 @@ def read_segment_names(generation: Path) -> list[str]:
 def _build_state(fields: dict[str, Any]) -> IndexState:
     segments = tuple(SegmentEntry(**entry) for entry in fields["segments"])
     for segment in segments:
-        valid_counts = is_count(segment.count, 1) and is_count(segment.deleted) and segment.deleted <= segment.count
+        counts = (segment.deleted, segment.changed)
+        valid_counts = is_count(segment.count, 1) and all(is_count(part) and part <= segment.count for part in counts)
         if not valid_counts or not GENERATION.fullmatch(segment.name) or not CHECKSUM.fullmatch(segment.xxh3):
             raise ValueError(f"segment {segment}, expected a generation and at most as many deleted rows as documents")
     if not segments:
@@ -125,8 +141,13 @@ def _build_state(fields: dict[str, Any]) -> IndexState:
         raise ValueError("a segment is listed twice, expected once")
     files = parse_file_entries(fields["files"])
     expected = {segment.tombstones: (segment.count + 7) // 8 for segment in segments if segment.deleted}
-    if {name: entry.size for name, entry in files.items()} != expected:
-        raise ValueError(f"files {files}, expected one file of deleted rows for each segment that has any")
+    overlays = [segment for segment in segments if segment.changed]
+    prefixes = tuple(f"{segment.name}.{part}." for segment in overlays for part in ("changed", "attributes", "column"))
+    sizes = {name: entry.size for name, entry in files.items() if not name.startswith(prefixes)}
+    if sizes != expected or any(segment.changed_file not in files for segment in overlays):
+        raise ValueError(
+            f"files {files}, expected one file of deleted rows for each segment that has any, and of changed ones"
+        )
     return IndexState(
         segments=segments, model=parse_model_reference(fields["model"]), files=files, drift=fields["drift"]
     )
