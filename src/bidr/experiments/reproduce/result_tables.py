@@ -67,7 +67,7 @@ def make_appendix_table(group: ResultGroup) -> ResultTable:
 
 
 def make_claims_table(evaluated: Sequence[tuple[Claim, Outcome]]) -> ResultTable:
-    """A claim of the paper a line."""
+    """A measured claim of the paper a line."""
     header = ["claim", "where", "paper: passages, documents, ads", "ours", "difference [95 %]", "seeds", "verdict"]
     cells = [
         [
@@ -77,9 +77,10 @@ def make_claims_table(evaluated: Sequence[tuple[Claim, Outcome]]) -> ResultTable
             outcome.ours or EMPTY,
             format_difference(outcome.difference, in_full=True),
             str(outcome.seeds or EMPTY),
-            f"**{outcome.verdict}**" if outcome.verdict != "not measured" else outcome.verdict,
+            f"**{outcome.verdict}**",
         ]
         for claim, outcome in evaluated
+        if outcome.verdict != "not measured"
     ]
     return ResultTable("Claims of the paper", "", header, cells)
 
@@ -192,11 +193,13 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
     return ResultTable("RAM, time and training cost", description, header, cells)
 
 
-def format_difference(difference: Difference | None, *, in_full: bool = False) -> str:
-    """Format a difference with its interval; in full: also relative to the base, and the range of the seeds."""
+def format_difference(difference: Difference | None, *, in_full: bool = False, is_relative: bool = False) -> str:
+    """Format a difference with its interval; `is_relative`: also as a share of the base; in full: and by seed."""
     if difference is None:
         return EMPTY
     text = f"{difference.difference:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
+    if is_relative:
+        return f"{text} ({difference.relative:+.1%})"
     if not in_full:
         return text
     seeds = difference.per_seed
