@@ -18,7 +18,7 @@ import tyro
 from bidr.data.dataset import load
 from bidr.training import model_selection
 from bidr.training.config import TrainConfig
-from bidr.training.contenders import Contender, choose_contender
+from bidr.training.contenders import Contender, choose_contender, is_within_standard_error
 from bidr.training.fusion import (
     LEXICAL_ONLY,
     RELATIVE_WEIGHTS,
@@ -160,9 +160,15 @@ def measure(chosen: Contender, pairs: list[Pair], lexical: tuple[int, ...], quer
     return (best - float(means.mean()), *(means - baselines.max(axis=0)))
 
 
+def choose_simplest(contenders: list[Contender]) -> Contender:
+    best = max(contenders, key=lambda row: row.score)
+    return min((row for row in contenders if is_within_standard_error(row, best)), key=lambda row: row.complexity)
+
+
 RULES: dict[str, Callable[[list[Contender]], Contender]] = {
     "the best": lambda rows: choose_contender(rows, 0).contender,
-    "the simplest within a standard error": lambda rows: choose_contender(rows, 10**9).contender,
+    "within a standard error, the simplest": choose_simplest,
+    "within a standard error, what leads elsewhere": lambda rows: choose_contender(rows, 10**9).contender,
 }
 
 

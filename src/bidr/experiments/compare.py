@@ -152,7 +152,7 @@ def _check_cuts(configs: Mapping[str, TrainConfig], shrink: Sequence[int], dim: 
 def _read_split(data: Dataset, split: str, config: TrainConfig) -> Split:
     """Read the split to measure on; a missing dev split is the part that training splits off."""
     if split == "dev" and "dev" not in data.splits():
-        return read_splits(data, config.dev_queries, config.seed).dev
+        return read_splits(data, config.dev_queries, config.seed, config.min_dev_queries).dev
     judged = data.split(split)
     check(data, [split])
     return judged
