@@ -31,7 +31,7 @@ def test_the_report_grows_with_sets_and_seeds(tmp_path: Path) -> None:
     assert re.search(r"\| made \| built-in \| sum of .* \| 5,000 \| 200 \| test \| 500 \| 8 \| 0, 1 \| 4 \|", text)
     assert re.search(
         r"\| random walk beats the strongest baseline, R@10 \| table 1 .*"
-        r"\| made, built-in, 8 bytes: \+0\.1700 .* \| other, built-in, 8 bytes: -0\.1000",
+        r"\| made, built-in: \+0\.1700 .* \| other, built-in: -0\.1000",
         text,
     )
     assert "**Holds on some of the datasets**: random walk beats the strongest baseline, R@10 (1 of 2); " in text

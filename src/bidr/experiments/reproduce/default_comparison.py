@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Literal, NamedTuple
 
 from bidr.experiments.reproduce.result_groups import Difference, Measure, ResultGroup
-from bidr.experiments.reproduce.result_tables import EMPTY, ResultTable, format_difference
+from bidr.experiments.reproduce.result_tables import ResultTable, format_difference
 from bidr.experiments.reproduce.row_specs import BASELINES, ROWS, WITH_BM25
 
 DEFAULT = "auto"
@@ -90,6 +90,6 @@ def make_default_summary(groups: Sequence[ResultGroup]) -> ResultTable:
         )
     description = (
         "The strongest baseline is the row with the best R@10 on the reported queries, BM25 and fusions with it "
-        f"included. *Behind*: baselines that are ahead of the default beyond the interval. {EMPTY}: not measured."
+        "included. *Behind*: baselines that are ahead of the default beyond the interval."
     )
     return ResultTable("The default", description, header, cells)

@@ -154,9 +154,9 @@ def describe_results(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
 
 def make_summary_table(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
     """One line a measured claim: the paper's figures, and the groups in which it holds and in which it does not."""
-    cells = []
+    cells, labels = [], shorten_names(list(evaluated))
     for number, (claim, _) in enumerate(next(iter(evaluated.values()))):
-        outcomes = {name.rpartition(", N")[0]: claims[number][1] for name, claims in evaluated.items()}
+        outcomes = {labels[name]: claims[number][1] for name, claims in evaluated.items()}
         sides = [
             "<br>".join(f"{name}: {_format_outcome(o)}" for name, o in outcomes.items() if o.verdict == verdict)
             for verdict in ("holds", "does not hold here")
@@ -166,6 +166,13 @@ def make_summary_table(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str
     header = ["claim", "where", "paper: passages, documents, ads", "holds", "does not hold"]
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def shorten_names(names: Sequence[str]) -> dict[str, str]:
+    """Leave code size and number of candidates out of the names of groups, if they are those of all groups."""
+    parts = {name: name.rsplit(", ", 2) for name in names}
+    is_shared = len({tuple(part[1:]) for part in parts.values()}) == 1
+    return {name: part[0] if is_shared else name for name, part in parts.items()}
 
 
 def _format_outcome(outcome: Outcome) -> str:
