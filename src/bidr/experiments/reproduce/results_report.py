@@ -154,7 +154,7 @@ def describe_results(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
 
 def make_summary_table(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
     """One line a measured claim: the paper's figures, and the groups in which it holds and in which it does not."""
-    cells, labels = [], shorten_names(list(evaluated))
+    cells, labels = [], abbreviate_names(list(evaluated))
     for number, (claim, _) in enumerate(next(iter(evaluated.values()))):
         outcomes = {labels[name]: claims[number][1] for name, claims in evaluated.items()}
         sides = [
@@ -168,7 +168,7 @@ def make_summary_table(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def shorten_names(names: Sequence[str]) -> dict[str, str]:
+def abbreviate_names(names: Sequence[str]) -> dict[str, str]:
     """Leave code size and number of candidates out of the names of groups, if they are those of all groups."""
     parts = {name: name.rsplit(", ", 2) for name in names}
     is_shared = len({tuple(part[1:]) for part in parts.values()}) == 1
