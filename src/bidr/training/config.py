@@ -261,7 +261,7 @@ class TrainConfig:
     """N: candidates per query, in dev measurements and as the model's default in search."""
     dev_queries: int = 1_000
     """Maximum number of dev queries, drawn at random. Queries that other splits have too are left out."""
-    min_dev_queries: int = 100
+    min_dev_queries: int = 20
     """Where dev has fewer queries, train queries are set aside to choose on too: at most a tenth of them, or a quarter
     where there is no dev split. 0: none beside the dev split, or 5 % of train without one."""
     dev_documents: int = 200_000
