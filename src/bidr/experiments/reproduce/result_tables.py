@@ -77,7 +77,7 @@ def make_claims_table(evaluated: Sequence[tuple[Claim, Outcome]]) -> ResultTable
             outcome.ours or EMPTY,
             format_difference(outcome.difference, in_full=True),
             str(outcome.seeds or EMPTY),
-            f"**{outcome.verdict}**",
+            f"**{outcome.verdict}**{' (level)' if outcome.is_level else ''}",
         ]
         for claim, outcome in evaluated
         if outcome.verdict != "not measured"

@@ -40,7 +40,8 @@ ENCODERS = {
 RULES = """\
 A difference is paired over the queries, each with its mean over the seeds; its 95 % interval is a bootstrap over
 the queries. *range* is over the seeds. Differences are to the strongest baseline: one encoder and codes fitted to
-its vectors, chosen by R@10 on dev. A gain **holds** if its interval lies above 0. A loss that the paper calls small
+its vectors, chosen by R@10 on dev. A gain **holds** if its interval lies above 0; *level*: its interval includes 0.
+A loss that the paper calls small
 holds if ours is no larger than the paper's largest. A claim on a curve holds if the curves of the means show it.
 All rows have the same texts, code bytes and number of candidates, and are trained for as many steps, except warm-up
 + OPQ, which stops after the warm-up, and the rows that leave a stage out."""
@@ -132,17 +133,19 @@ def describe_results(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
     """Say which claims hold in every group that measured them, which in some, which in none, and which nowhere."""
     sentences: dict[str, list[str]] = {"in all": [], "in some": [], "in none": [], "not measured": []}
     for number, (claim, _) in enumerate(next(iter(evaluated.values()))):
-        verdicts = [outcomes[number][1].verdict for outcomes in evaluated.values()]
-        measured = [verdict for verdict in verdicts if verdict != "not measured"]
-        holding = measured.count("holds")
+        group_outcomes = [outcomes[number][1] for outcomes in evaluated.values()]
+        measured = [outcome for outcome in group_outcomes if outcome.verdict != "not measured"]
+        holding = sum(outcome.verdict == "holds" for outcome in measured)
+        level = sum(outcome.is_level for outcome in measured)
+        count = f"{holding} of {len(measured)}{f', level in {level}' if level else ''}"
         if not measured:
             sentences["not measured"].append(claim.text)
         elif holding == len(measured):
             sentences["in all"].append(f"{claim.text} ({holding})")
         elif holding:
-            sentences["in some"].append(f"{claim.text} ({holding} of {len(measured)})")
+            sentences["in some"].append(f"{claim.text} ({count})")
         else:
-            sentences["in none"].append(f"{claim.text} (0 of {len(measured)})")
+            sentences["in none"].append(f"{claim.text} ({count})")
     heads = {
         "in all": "Holds wherever it was measured",
         "in some": "Holds on some of the datasets",
