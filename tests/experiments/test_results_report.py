@@ -134,7 +134,8 @@ def test_negatives_of_transformers_are_the_papers_by_default() -> None:
 
 
 def test_ram_at_a_billion_documents_is_without_codebooks_that_do_not_grow(tmp_path: Path) -> None:
-    save(tmp_path, row_result("star-opq", ram={"codes": 8.0, "codebooks": 6.0, "total": 14.7}))
+    notes = ["engine scan", "chosen on dev: STAR"]
+    save(tmp_path, row_result("star-opq", ram={"codes": 8.0, "codebooks": 6.0, "total": 14.7}, notes=notes))
     write_report(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
-    assert re.search(r"\| STAR \+ OPQ \| 8\.0 \| 14\.7 \| 8 \|", text)
+    assert re.search(r"\| STAR \+ OPQ \| 8\.0 \| 14\.7 \| 8 \| .* \| engine flat; chosen on dev: STAR \|", text)

@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from bidr.experiments.reproduce.claims import Claim, Outcome, get_bits_curve
 from bidr.experiments.reproduce.result_groups import STRONGEST, Difference, Measure, ResultGroup
 from bidr.experiments.reproduce.row_specs import ROWS
+from bidr.index.engines.engine_choice import get_engine_label
 
 EMPTY = "-"
 CUTOFFS = (10, 20, 30, 50, 100)
@@ -161,7 +162,7 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
         )
         constant = group.average(name, "codebooks", "ram") or 0.0
         billion = EMPTY if ram is None else f"{(ram - constant) * GIB_PER_BILLION:,.0f}"
-        notes = group.get_results(name)[0].notes
+        notes = [format_note(note) for note in group.get_results(name)[0].notes]
         cells.append(
             [
                 spec.title,
@@ -191,6 +192,12 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
         "distillation."
     )
     return ResultTable("RAM, time and training cost", description, header, cells)
+
+
+def format_note(note: str) -> str:
+    """Name an engine as the other tables do; results hold its name in files."""
+    prefix, _, engine = note.partition("engine ")
+    return note if prefix or not engine else f"engine {get_engine_label(engine)}"
 
 
 def format_difference(difference: Difference | None, *, in_full: bool = False, is_relative: bool = False) -> str:
