@@ -139,3 +139,16 @@ def test_ram_at_a_billion_documents_is_without_codebooks_that_do_not_grow(tmp_pa
     write_report(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
     assert re.search(r"\| STAR \+ OPQ \| 8\.0 \| 14\.7 \| 8 \| .* \| engine flat; chosen on dev: STAR \|", text)
+
+
+def test_a_table_of_nothing_but_rows_of_other_tables_is_left_out(tmp_path: Path) -> None:
+    save(tmp_path, row_result("star-opq"), row_result("bidr-random-walk"))
+    write_report(tmp_path)
+    assert "### Table 2" not in (tmp_path / "report" / "report.md").read_text()
+    save(tmp_path, row_result("star-hnsw"))
+    write_report(tmp_path)
+    table = (tmp_path / "report" / "report.md").read_text().partition("### Table 2")[2].partition("###")[0]
+    assert re.findall(r"^\| (STAR.*?|bidr.*?) \|", table, re.MULTILINE) == [
+        "STAR, full vectors in RAM",
+        "bidr, random walk",
+    ]

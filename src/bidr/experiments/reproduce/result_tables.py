@@ -37,15 +37,25 @@ class ResultTable(NamedTuple):
 
 
 def make_recall_table(
-    group: ResultGroup, title: str, rows: Sequence[str], measures: Sequence[Measure], description: str = ""
+    group: ResultGroup,
+    title: str,
+    rows: Sequence[str],
+    measures: Sequence[Measure],
+    description: str = "",
+    beside: Sequence[str] = (),
 ) -> ResultTable:
-    """Recall of rows, with the difference of the first measure to the strongest baseline."""
+    """Recall of rows, with the difference of the first measure to the strongest baseline.
+
+    Args:
+        beside: rows that other tables have too, shown below the rows if one of these was measured.
+    """
     base = group.strongest
     names = [str(measure) for measure in measures]
     compared = measures[0]
     header = ["method", *names, f"range of {compared}", f"{compared} against {_get_title(base)} [95 %]", "seeds"]
     cells = []
-    for row in rows:
+    is_measured = any(group.summarize(row, measures[0]) for row in rows)
+    for row in [*rows, *beside] if is_measured else []:
         summaries = [group.summarize(row, measure) for measure in measures]
         first = summaries[0]
         if first is None:

@@ -246,9 +246,9 @@ def list_tables(group: ResultGroup) -> list[ResultTable]:
     candidates = [Measure("candidates", min(cutoff, group.deepest)) for cutoff in (50, 100, 1_000)]
     baselines = list(BASELINES)
     method = ["bidr-random-walk", "bidr-snowball"]
-    samplers, stage_one = ["bidr-ann", "bidr-ann-in-batch", *method], ["ann-first", "opq"]
-    unified = [f"{row}{suffix}" for row in method for suffix in ("-unified", "")]
-    ablation = [f"{row}{suffix}" for row in method for suffix in ("", *(f"-{name}" for name in stage_one))]
+    samplers = ["bidr-ann", "bidr-ann-in-batch"]
+    unified = [f"{row}-unified" for row in method]
+    ablation = [f"{row}-{name}" for row in method for name in ("ann-first", "opq")]
     codes = ["star-pq", "star-opq", "star-dpq", "star-contrastive", "bidr-random-walk", "bidr-random-walk-unquantized"]
     extras = [*WITH_BM25, "auto", "star-distilled", "bidr-random-walk-graph"]
     ram = [f"{name}-hnsw" for name in ("dpr", "de-bert", "ance", "star")]
@@ -259,12 +259,12 @@ def list_tables(group: ResultGroup) -> list[ResultTable]:
         make_recall_table(
             group, "Table 1: codes in RAM, vectors on disk", [*baselines, "star-diskann", *method], ANSWERS
         ),
-        make_recall_table(group, "Table 2: baselines with full vectors in RAM", [*ram, *method], ANSWERS),
+        make_recall_table(group, "Table 2: baselines with full vectors in RAM", ram, ANSWERS, beside=method),
         make_recall_table(group, "Table 3: quantization", codes, list(dict.fromkeys(candidates[::-1])), quantization),
-        make_recall_table(group, "Table 3: sampling of the dense stage", samplers, ANSWERS),
-        make_recall_table(group, "Table 3: query unification", unified, ANSWERS),
-        make_recall_table(group, "Stage one", ablation, ANSWERS),
-        make_recall_table(group, "Beyond the paper", [*extras, *baselines[:1], *method], ANSWERS),
+        make_recall_table(group, "Table 3: sampling of the dense stage", samplers, ANSWERS, beside=method),
+        make_recall_table(group, "Table 3: query unification", unified, ANSWERS, beside=method),
+        make_recall_table(group, "Stage one", ablation, ANSWERS, beside=method),
+        make_recall_table(group, "Beyond the paper", extras, ANSWERS, beside=[*baselines[:1], *method]),
         make_default_table(group),
         make_appendix_table(group),
         make_depths_table(group),
