@@ -10,8 +10,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from bidr.bench import install as install_module
 from bidr.bench import run
-from bidr.bench.install import RANKING, install
+from bidr.bench.install import RANKING, find_interpreter, install
 from bidr.bench.launch import PeerError, run_harness
 from bidr.bench.peers import harness
 from bidr.bench.recall_plot import compute_pareto_front, render_svg
@@ -225,6 +226,14 @@ def test_the_steps_of_every_grid_are_narrow() -> None:
 def test_peers_without_packages_need_no_environment(tmp_path: Path) -> None:
     assert install(tmp_path, ("ours", "faiss", "naive")) == {}
     assert not list(tmp_path.iterdir())
+
+
+def test_a_peer_without_wheels_for_this_python_gets_an_earlier_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(install_module, "which", lambda name: f"/usr/bin/{name}")
+    for version, interpreter in (((3, 11, 7), sys.executable), ((3, 13, 0), "/usr/bin/python3.11")):
+        monkeypatch.setattr(install_module.sys, "version_info", version)
+        assert find_interpreter("diskann") == interpreter
+        assert find_interpreter("usearch") == sys.executable
 
 
 ALONE = """

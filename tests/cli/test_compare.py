@@ -14,7 +14,8 @@ from bidr.errors import ConfigError
 from bidr.experiments.compare import ComparisonRow, _hold_out, format_table, report
 from bidr.training.presets import DEFAULT
 
-ROWS = ["BM25", "warm-up + OPQ", "conventional", "bidr random-walk", "bidr snowball", "bidr unified"]
+ROWS = ["BM25", "warm-up + OPQ", "conventional", "warm-up + OPQ + BM25"]
+ROWS += ["bidr random-walk", "bidr snowball", "bidr unified"]
 RECIPES = [name for name in DEFAULT if name != "auto"]
 
 
@@ -29,7 +30,8 @@ def test_compare_measures_every_way_on_equal_terms(bidr: Run, made: Made, tmp_pa
     assert baseline["chosen_by"] == "R@10 on dev"
     assert baseline["method"] == max(baseline["dev_R@10"], key=baseline["dev_R@10"].get)
     assert list(baseline["dev_R@10"]) == ["warm-up + OPQ", "conventional"]
-    assert set(comparison[f"against_{baseline['method']}"]) == {*ROWS} - {baseline["method"]}
+    for method in (baseline["method"], "warm-up + OPQ + BM25"):
+        assert set(comparison[f"against_{method}"]) == {*ROWS} - {method}
     assert all(0 <= row["dev_R@10"] <= 1 for row in rows)
     assert all(f"\n{method} " in f"\n{shown}" for method in ROWS)
     for row in rows:
@@ -72,18 +74,22 @@ def test_chosen_recipes_are_rows_on_the_split_that_was_asked_for(bidr: Run, made
 
 def test_the_default_rows_hold_the_method_and_the_choice(bidr: Run, made: Made, tmp_path: Path) -> None:
     """The choice shares the stages of the method, is at least as good on dev, and is measured with its fusion."""
-    assert {"warmup-opq", "conventional", "bidr-unified", "auto"} <= {*DEFAULT}
+    assert {"warmup-opq", "conventional", "warmup-opq-bm25", "bidr-unified", "auto"} <= {*DEFAULT}
     out, report = tmp_path / "out", tmp_path / "report.json"
-    named = ("--recipes", "warmup-opq", "bidr", "auto", "--split", "dev", "--frozen.steps", 3)
-    code, _, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY, *named)
+    named = ("--recipes", "warmup-opq", "bidr", "star-opq-bm25", "auto", "--split", "dev", "--frozen.steps", 3)
+    code, shown, err = bidr("compare", "--data", made.data, "--out", out, "--json", report, *TINY, *named)
     assert code == 0, err
-    by_words, baseline, method, choice = json.loads(report.read_text())["rows"]
-    assert (by_words["method"], choice["method"]) == ("BM25", "auto")
+    comparison = json.loads(report.read_text())
+    by_words, baseline, method, fused, choice = comparison["rows"]
+    assert (by_words["method"], fused["method"], choice["method"]) == ("BM25", "STAR + OPQ + BM25", "auto")
+    gain = comparison["against_STAR + OPQ + BM25"]["auto"]["R@10"]["difference"]
+    assert gain == pytest.approx(choice["R@10"] - fused["R@10"])
+    assert f"auto against STAR + OPQ + BM25: R@10 {gain:+.4f}" in shown
 
     def average(row: dict) -> float:
         return row["R@10"] + row["R@100"]
 
-    assert average(choice) >= max(average(row) for row in (by_words, baseline, method)) - 1e-9
+    assert average(choice) >= max(average(row) for row in (by_words, baseline, method, fused)) - 1e-9
     stages = [path.parent.name for path in (out / "work").glob("*/done.json")]
     assert sorted(name for name in stages if name.startswith(("warmup", "sparse", "dense", "unify"))) == [
         "dense-random-walk", "sparse", "unify-random-walk", "warmup",

@@ -81,3 +81,9 @@ def test_every_claim_says_where_and_with_which_figures() -> None:
     assert len({claim.text for claim in CLAIMS}) == len(CLAIMS) > 25
     assert all(claim.source and claim.paper for claim in CLAIMS)
     assert {outcome.verdict for outcome in evaluate([row_result("bm25")]).values()} == {"not measured"}
+
+
+def test_a_claim_without_a_shown_difference_is_level() -> None:
+    for walk, is_level in ((0.7, False), (0.505, True), (0.3, False)):
+        outcome = evaluate([row_result("star-opq", 0.5), row_result("bidr-random-walk", walk)])[LEAD]
+        assert outcome.is_level == is_level

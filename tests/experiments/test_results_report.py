@@ -28,8 +28,13 @@ def test_the_report_grows_with_sets_and_seeds(tmp_path: Path) -> None:
     save(tmp_path, row_result("star-opq", 0.3, data="other"), row_result("bidr-random-walk", 0.2, data="other"))
     write_report(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
-    assert re.search(r"\| made \| built-in \| 5,000 \| 200 \| test \| 500 \| 8 \| 0, 1 \| 4 \|", text)
-    assert re.search(r"\| random walk beats the strongest baseline, R@10 \| yes, \+0\.1700 .* \| no, -0\.1000", text)
+    assert re.search(r"\| made \| built-in \| sum of .* \| 5,000 \| 200 \| test \| 500 \| 8 \| 0, 1 \| 4 \|", text)
+    assert re.search(
+        r"\| random walk beats the strongest baseline, R@10 \| table 1 .*"
+        r"\| made, built-in: \+0\.1700 .* \| other, built-in: -0\.1000",
+        text,
+    )
+    assert "**Holds on some of the datasets**: random walk beats the strongest baseline, R@10 (1 of 2); " in text
     assert re.search(r"\| bidr, random walk \| 0\.6800 \| .* \| 0\.6600 to 0\.7000 \| .* \| 2 \|", text)
     assert re.search(
         r"\+0\.1700 \[\+0\.\d+, \+0\.\d+\] \(\+33\.3%; seeds \+0\.1400 to \+0\.2000\) \| 2 \| \*\*holds", text
@@ -122,14 +127,28 @@ def test_an_interval_is_colored_by_the_side_of_zero_that_it_is_on() -> None:
 
 
 def test_negatives_of_transformers_are_the_papers_by_default() -> None:
-    assert not list_deviations(METHOD, "roberta-base")
+    assert not list_deviations(METHOD, "transformer")
     settings = {key: value for key, value in METHOD.items() if not key.endswith(".negatives")}
-    assert not list_deviations(settings, "roberta-base")
-    assert len(list_deviations(settings, "built-in")) == 2
+    assert not list_deviations(settings, "transformer")
+    assert len(list_deviations(settings, "built-in")) == len(list_deviations(settings, "static")) == 2
 
 
 def test_ram_at_a_billion_documents_is_without_codebooks_that_do_not_grow(tmp_path: Path) -> None:
-    save(tmp_path, row_result("star-opq", ram={"codes": 8.0, "codebooks": 6.0, "total": 14.7}))
+    notes = ["engine scan", "chosen on dev: STAR"]
+    save(tmp_path, row_result("star-opq", ram={"codes": 8.0, "codebooks": 6.0, "total": 14.7}, notes=notes))
     write_report(tmp_path)
     text = (tmp_path / "report" / "report.md").read_text()
-    assert re.search(r"\| STAR \+ OPQ \| 8\.0 \| 14\.7 \| 8 \|", text)
+    assert re.search(r"\| STAR \+ OPQ \| 8\.0 \| 14\.7 \| 8 \| .* \| engine flat; chosen on dev: STAR \|", text)
+
+
+def test_a_table_of_nothing_but_rows_of_other_tables_is_left_out(tmp_path: Path) -> None:
+    save(tmp_path, row_result("star-opq"), row_result("bidr-random-walk"))
+    write_report(tmp_path)
+    assert "### Table 2" not in (tmp_path / "report" / "report.md").read_text()
+    save(tmp_path, row_result("star-hnsw"))
+    write_report(tmp_path)
+    table = (tmp_path / "report" / "report.md").read_text().partition("### Table 2")[2].partition("###")[0]
+    assert re.findall(r"^\| (STAR.*?|bidr.*?) \|", table, re.MULTILINE) == [
+        "STAR, full vectors in RAM",
+        "bidr, random walk",
+    ]

@@ -46,6 +46,7 @@ CONFIG = TrainConfig(
     batch_size=10,
     learning_rate=0.02,
     candidates=20,
+    min_dev_queries=0,
     device="cpu",
     encoder=EncoderConfig(dim=16, vocabulary=200),
     text=TextConfig(query_length=16, document_length=32),

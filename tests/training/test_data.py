@@ -61,6 +61,33 @@ def test_dev_is_split_off_from_train_if_all_of_it_is_reported_on():
     assert not {query.id for query in splits.dev.queries} & {query.id for query in splits.train.queries}
 
 
+@pytest.mark.parametrize(("train", "count"), [(2, 0), (20, 5), (60, 15), (100, 20), (190, 20)])
+def test_without_a_dev_split_a_quarter_of_train_at_most_is_set_aside_to_choose_on(train, count):
+    if not count:
+        with pytest.raises(ConfigError, match="2 train queries that are in no other split are too few"):
+            read_splits(make_dataset(train=range(train)), 1_000, 0, 20)
+        return
+    splits = read_splits(make_dataset(train=range(train)), 1_000, 0, 20)
+    assert (len(splits.dev.queries), len(splits.train.queries)) == (count, train - count)
+
+
+@pytest.mark.parametrize(("dev", "limit", "added"), [(30, 1_000, 0), (20, 1_000, 5), (3, 1_000, 12), (3, 10, 7)])
+def test_a_small_dev_split_gets_train_queries_at_most_a_tenth_of_them(dev, limit, added, monkeypatch):
+    said = []
+    monkeypatch.setattr(data, "say", said.append)
+    dataset = make_dataset(train=range(120), dev=range(120, 120 + dev), test=range(110, 120))
+    splits = read_splits(dataset, limit, 0, 25)
+    ids = [query.id for query in splits.dev.queries]
+    assert len(ids) == len(set(ids)) == dev + added
+    assert {f"q{number}" for number in range(120, 120 + dev)} <= {*ids}
+    assert not {*ids} & {f"q{number}" for number in range(110, 120)}, "queries to report on are no dev queries"
+    assert {query.id for query in splits.train.queries} == {f"q{number}" for number in range(120)} - {*ids}
+    assert splits.dev.qrels.keys() == {*ids}
+    told = [f"dev has {dev} queries: {added} train queries are set aside to choose on too"] if added else []
+    assert said[: len(told)] == told
+    assert len(said) == len(told) + 1, "and train queries in test are counted"
+
+
 def test_msmarco_file_names_select_on_none_of_dev_small(tmp_path):
     lines = [(number, f"question {number}") for number in range(60)]
     (tmp_path / "collection.tsv").write_text("".join(f"{row}\ttext {row}\n" for row in range(60)))

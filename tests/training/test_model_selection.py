@@ -188,17 +188,25 @@ def test_the_simplest_of_equal_contenders_is_chosen():
     assert choose_contender(fused, 0).contender is fused[1]
 
 
-def test_few_dev_queries_choose_the_simplest_within_a_standard_error():
-    simple, close, best = (
-        contend("warmup", [0.0] * 20),
-        contend("conventional", [1.0] * 10 + [0.0] * 10),
-        contend("unified", [1.0] * 10 + [0.0] * 8 + [1.0] + [0.0]),
+def test_few_dev_queries_choose_what_leads_elsewhere_within_a_standard_error():
+    far, close, best = (
+        contend("averaged", [0.0] * 20, codes="distilled", lexical=50),
+        contend("random-walk", [1.0] * 10 + [0.0] * 10),
+        contend("warmup", [1.0] * 10 + [0.0] * 8 + [1.0] + [0.0]),
     )
-    rows = [best, simple, close]
+    rows = [best, far, close]
     assert choose_contender(rows, 20).contender is best, "20 queries are not fewer than 20"
     choice = choose_contender(rows, 21)
     assert choice.contender is close, "1 of 20 queries is one standard error; 11 are more"
     assert "20 dev queries are few" in choice.reason
+
+
+def test_fusion_then_distilled_codes_then_averaged_vectors_take_precedence_among_equals():
+    parts = [("warmup", "opq", 0), ("averaged", "distilled", 0), ("warmup", "opq", 50), ("averaged", "opq", 50)]
+    parts += [("unified", "contrastive", 100), ("warmup", "distilled", 50), ("averaged", "distilled", 50)]
+    rows = [contend(vectors, [0.5] * 20, codes=codes, lexical=lexical) for vectors, codes, lexical in parts]
+    for count in range(1, len(rows) + 1):
+        assert choose_contender(rows[:count], 21).contender is rows[count - 1]
 
 
 def test_a_lone_peak_among_the_weights_does_not_count():

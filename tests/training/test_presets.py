@@ -55,8 +55,9 @@ def scores_file(tmp_path_factory):
 SUMS = ("star-distilled", "star-distilled-unasked", "star-tuned", "star-taught")
 # These would do nothing to vectors of 16 dimensions and codes of 16 codewords: they have a test of their own.
 WIDE = ("bidr-4bit", "bidr-matryoshka")
-# `auto` trains several of them: see test_model_selection.py.
-SMALL = [name for name in RECIPES if name not in (*SUMS, *WIDE, "auto")]
+# These choose among several models: see test_model_selection.py.
+CHOOSING = [name for name, recipe in RECIPES.items() if recipe.settings["method"] == "auto"]
+SMALL = [name for name in RECIPES if name not in (*SUMS, *WIDE, *CHOOSING)]
 
 
 @pytest.fixture(scope="module")

@@ -3,12 +3,15 @@
 import subprocess
 import sys
 from pathlib import Path
+from shutil import which
 
 from bidr.bench.variants import PACKAGES
 
 # bidr's vector reads need these in the peer's Python, so that ranking is equally fast for all peers.
 RANKING = ("numba", "xxhash")
 DONE = "installed"
+# diskannpy 0.7 has no wheels for a later Python, and pins numpy 1.25.
+NEWEST_PYTHON = {"diskann": (3, 11)}
 
 
 def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
@@ -19,7 +22,7 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
         if peer not in PACKAGES or (marker.exists() and marker.read_text(encoding="utf-8").split() == [*RANKING]):
             continue
         print(f"installing {PACKAGES[peer]} into {folder / peer}", file=sys.stderr, flush=True)
-        reason = _run([sys.executable, "-m", "venv", str(folder / peer)])
+        reason = _run([find_interpreter(peer), "-m", "venv", str(folder / peer)])
         pip = [str(get_python(folder, peer)), "-m", "pip", "install", "-q"]
         reason = reason or _run([*pip, "--prefer-binary", PACKAGES[peer], "numpy"])
         if reason:
@@ -28,6 +31,14 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
             _run([*pip, "--only-binary", ":all:", *RANKING])
             marker.write_text("\n".join(RANKING), encoding="utf-8")
     return failed
+
+
+def find_interpreter(peer: str) -> str:
+    """Find the Python that makes a peer's environment: this one, unless the peer needs an earlier one."""
+    newest = NEWEST_PYTHON.get(peer)
+    if newest is None or sys.version_info[:2] <= newest:
+        return sys.executable
+    return which(f"python{newest[0]}.{newest[1]}") or sys.executable
 
 
 def get_python(folder: Path, peer: str) -> Path:

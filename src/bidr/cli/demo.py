@@ -15,7 +15,8 @@ class Demo(Command):
     """Try bidr in minutes: search this machine's Python documentation.
 
     Reads the documentation of the installed packages, trains a model, builds an index for `bidr search`, and compares
-    it with the conventional method. Downloads nothing.
+    it with the conventional method. A part of the paper's tables is reproduced, as `bidr reproduce` does. Downloads
+    nothing.
     """
 
     out: Folder = Path("runs/demo")
@@ -29,8 +30,9 @@ class Demo(Command):
 
         if self.documents < 1:
             raise ConfigError(f"documents: given {self.documents}, expected 1 or more")
-        rows = run_demo(self.out, documents=self.documents, config=CONFIG)
+        rows, paper = run_demo(self.out, documents=self.documents, config=CONFIG)
         save_last_index(get_index_folder(self.out))
         command = "bidr" if which("bidr") else sys.argv[0]
         page = f"or open http://127.0.0.1:8000 after: {command} serve {get_index_folder(self.out)}"
-        return CommandResult(f"{format_table(rows)}\nnext: {command} search {EXAMPLE}\n{page}", report(rows))
+        lines = [format_table(rows), paper.text, f"next: {command} search {EXAMPLE}", page]
+        return CommandResult("\n".join(lines), report(rows))

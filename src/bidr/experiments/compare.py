@@ -3,7 +3,8 @@
 bidr compare --data FOLDER --out DIR --bytes-per-doc 8
 
 Differences are to the strongest baseline: the recipe with one encoder and codes fitted to its vectors that has the
-best R@10 on dev, which the stages are selected on too. BM25 is a row beside them.
+best R@10 on dev, which the stages are selected on too. BM25 is a row beside them. Where a baseline fused with BM25 is
+a row, the default's difference to it is given too: what it gains beyond fusion.
 """
 
 import re
@@ -45,7 +46,13 @@ SAMPLERS: tuple[SamplerName, ...] = ("random-walk", "snowball")
 MEASURES = ("R@10", "R@100")
 DEV_MEASURE = "R@10"
 FITTED_CODES = ("pq", "opq")
-METHOD_NAMES = {"warmup-opq": "warm-up + OPQ"}
+METHOD_NAMES = {
+    "warmup-opq": "warm-up + OPQ",
+    "warmup-opq-bm25": "warm-up + OPQ + BM25",
+    "star-opq-bm25": "STAR + OPQ + BM25",
+}
+FUSED_METHODS = ("warm-up + OPQ + BM25", "STAR + OPQ + BM25")
+CHOSEN_METHOD = "auto"
 TIMED_QUERIES = 100
 
 
@@ -145,7 +152,7 @@ def _check_cuts(configs: Mapping[str, TrainConfig], shrink: Sequence[int], dim: 
 def _read_split(data: Dataset, split: str, config: TrainConfig) -> Split:
     """Read the split to measure on; a missing dev split is the part that training splits off."""
     if split == "dev" and "dev" not in data.splits():
-        return read_splits(data, config.dev_queries, config.seed).dev
+        return read_splits(data, config.dev_queries, config.seed, config.min_dev_queries).dev
     judged = data.split(split)
     check(data, [split])
     return judged
@@ -262,17 +269,22 @@ def _is_baseline(config: TrainConfig) -> bool:
 def report(rows: list[ComparisonRow]) -> dict[str, Any]:
     """Build comparison.json: rows, and differences to the strongest baseline with confidence intervals."""
     base = _choose_baseline(rows)
+    fused = [row for row in rows if row.method in FUSED_METHODS]
     differences = {
-        row.method: {name: compare_paired(row.per_query[name], base.per_query[name])._asdict() for name in MEASURES}
-        for row in rows
-        if row is not base
+        f"against_{other.method}": {row.method: _compare_rows(row, other) for row in rows if row is not other}
+        for other in (base, *fused)
     }
     choice = {
         "method": base.method,
         "chosen_by": f"{DEV_MEASURE} on dev" if base.is_baseline else None,
         "dev_R@10": {row.method: row.dev_r10 for row in rows if row.is_baseline},
     }
-    return {"rows": [row.to_json() for row in rows], "baseline": choice, f"against_{base.method}": differences}
+    return {"rows": [row.to_json() for row in rows], "baseline": choice, **differences}
+
+
+def _compare_rows(row: ComparisonRow, other: ComparisonRow) -> dict[str, dict[str, float]]:
+    """Compare the queries' recall of two rows, with 95 % intervals."""
+    return {name: compare_paired(row.per_query[name], other.per_query[name])._asdict() for name in MEASURES}
 
 
 def _choose_baseline(rows: list[ComparisonRow]) -> ComparisonRow:
@@ -320,6 +332,10 @@ def format_table(rows: list[ComparisonRow]) -> str:
     widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(line, widths, strict=True)).rstrip() for line in cells]
     lines.append(_describe_choice(rows))
+    for fused in FUSED_METHODS:
+        if lead := comparison.get(f"against_{fused}", {}).get(CHOSEN_METHOD):
+            parts = (f"{name} {d['difference']:+.4f} [{d['low']:+.4f}, {d['high']:+.4f}]" for name, d in lead.items())
+            lines.append(f"{CHOSEN_METHOD} against {fused}: {', '.join(parts)}: its gain beyond fusion")
     lines.append("RAM is all that the open index holds, codebooks included; ram_parts in comparison.json has the split")
     if rows[0].selected_on:
         count = f"{rows[0].selected_on:,} of {len(rows[0].per_query[DEV_MEASURE]):,}"

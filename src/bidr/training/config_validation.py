@@ -23,7 +23,7 @@ MINIMUM: dict[int, tuple[str, ...]] = {
         "conventional.epochs",
         *("frozen.steps", "frozen.crops", "frozen.borrowed", "frozen.adapter_rate", "frozen.label_weight"),
         "frozen.dev_questions",
-        "choice.small_dev",
+        *("choice.small_dev", "min_dev_queries"),
     ),
     1: (
         *("bytes_per_doc", "candidates", "dev_queries", "dev_documents", "tokens_at_once"),

@@ -18,6 +18,8 @@ from bidr.tokenization.tokenizer import tokenize_texts
 from bidr.utils.progress import say
 
 DEV_SHARE, MAX_DEV_QUERIES = 0.05, 1_000
+# The largest shares of the train queries that are set aside for `min_dev_queries`.
+MAX_DEV_SHARE, MAX_ADDED_SHARE = 0.25, 0.1
 
 
 class Questions(NamedTuple):
@@ -45,11 +47,16 @@ class Splits(NamedTuple):
     dev: Split
 
 
-def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
+def read_splits(dataset: Dataset, dev_queries: int, seed: int, min_dev_queries: int = 0) -> Splits:
     """Read and validate train and dev, which stages are selected on.
 
     Dev is a random sample of the dev split without the queries of any other split, which results may be reported on
     (MS MARCO's dev contains dev.small). Where none are left, or there is no dev split, it is split off from train.
+
+    Args:
+        dev_queries: maximum number of dev queries.
+        min_dev_queries: where dev has fewer, train queries are set aside too, at most a tenth of them (a quarter where
+            there is no dev split).
     """
     train = dataset.split("train")
     ids = check(dataset, splits=[])
@@ -57,10 +64,24 @@ def read_splits(dataset: Dataset, dev_queries: int, seed: int) -> Splits:
     reported = _read_reported_queries(dataset)
     dev = _read_dev(dataset, reported)
     if dev is None:
-        train, dev = _split_off_dev(train, seed, reported)
+        share = max(DEV_SHARE, min(MAX_DEV_SHARE, min_dev_queries / max(1, len(train.queries))))
+        train, dev = _split_off_dev(train, int(len(train.queries) * share), seed, reported)
+        if not dev.queries:
+            unreported = sum(not reported.is_reported(query) for query in train.queries)
+            raise ConfigError(
+                f"{unreported} train queries that are in no other split are too few to set some aside; add a dev split"
+            )
         say(f"no dev split: {len(dev.queries)} train queries are set aside to choose on")
     else:
         check_split(dataset, dev, ids)
+        lacking = min(min_dev_queries, dev_queries) - len(dev.queries)
+        lacking = min(lacking, int(len(train.queries) * MAX_ADDED_SHARE))
+        if lacking > 0:
+            train, added = _split_off_dev(train, lacking, seed, reported.add(dev.queries))
+            say(
+                f"dev has {len(dev.queries)} queries: {len(added.queries)} train queries are set aside to choose on too"
+            )
+            dev = Split(dev.name, [*dev.queries, *added.queries], {**dev.qrels, **added.qrels})
     count = sum(query.id in reported.ids for query in train.queries)
     if count:
         names = ", ".join(reported.names)
@@ -74,6 +95,11 @@ class _ReportedQueries(NamedTuple):
     names: list[str]
     ids: set[str]
     texts: set[str]
+
+    def add(self, queries: Sequence[Query]) -> "_ReportedQueries":
+        """Return these queries and others."""
+        ids, texts = {query.id for query in queries}, {query.text for query in queries}
+        return _ReportedQueries(self.names, self.ids | ids, self.texts | texts)
 
     def is_reported(self, query: Query) -> bool:
         """Check for the same id or the same text."""
@@ -146,14 +172,10 @@ def _select_queries(split: Split, queries: list[Query]) -> Split:
     return Split(split.name, queries, {query.id: split.qrels[query.id] for query in queries})
 
 
-def _split_off_dev(train: Split, seed: int, reported: _ReportedQueries) -> tuple[Split, Split]:
-    """Split train at random into train and dev, which has no query of the splits to report on."""
+def _split_off_dev(train: Split, count: int, seed: int, reported: _ReportedQueries) -> tuple[Split, Split]:
+    """Split train at random into train and `count` dev queries, none of which is in a split to report on."""
     unreported = [row for row, query in enumerate(train.queries) if not reported.is_reported(query)]
-    count = min(MAX_DEV_QUERIES, int(len(train.queries) * DEV_SHARE), len(unreported))
-    if not count:
-        raise ConfigError(
-            f"{len(unreported)} train queries that are in no other split are too few to set some aside; add a dev split"
-        )
+    count = min(MAX_DEV_QUERIES, count, len(unreported))
     rows = np.random.default_rng(seed).choice(len(unreported), count, replace=False)
     chosen = {unreported[row] for row in rows.tolist()}
     dev = [query for row, query in enumerate(train.queries) if row in chosen]

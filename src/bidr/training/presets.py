@@ -62,6 +62,16 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
         "warm-up + OPQ: not trained further, so in fewer steps than the others",
         {"method": "conventional", "conventional.codes": "opq", "conventional.epochs": 0},
     ),
+    (
+        "warmup-opq-bm25",
+        "warm-up + OPQ, fused with BM25 as dev chooses",
+        _build_auto(choice__vectors=("warmup",), choice__codes=("opq",)),
+    ),
+    (
+        "star-opq-bm25",
+        "warm-up or STAR + OPQ, fused with BM25 as dev chooses",
+        _build_auto(choice__vectors=("warmup", "conventional"), choice__codes=("opq",)),
+    ),
     # STAR's vectors, by their codes
     ("star-pq", "STAR with PQ codes (no rotation)", _build_conventional("mined", "pq")),
     (
@@ -159,8 +169,16 @@ _TABLE: list[tuple[str, str, dict[str, Any]]] = [
 RECIPES = {name: Recipe(name, description, settings) for name, description, settings in _TABLE}
 OLD_NAMES = {"star-distilled-evenly": "star-distilled"}
 """New names of renamed recipes. To be removed in 0.3."""
-STAGES = ("method", "unify.epochs", "conventional.epochs")
-DEFAULT = ("warmup-opq", "conventional", "bidr-random-walk", "bidr-snowball", "bidr-unified", "auto")
+STAGES = ("method", "unify.epochs", "conventional.epochs", "choice.vectors", "choice.codes")
+DEFAULT = (
+    "warmup-opq",
+    "conventional",
+    "warmup-opq-bm25",
+    "bidr-random-walk",
+    "bidr-snowball",
+    "bidr-unified",
+    "auto",
+)
 
 
 def get_recipe(name: str) -> Recipe:

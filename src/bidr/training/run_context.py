@@ -57,7 +57,7 @@ class TrainingRun:
         check_teacher(config)
         check_prefixes(config, config.dim)
         with self.group.rank_zero_first():
-            splits = read_splits(dataset, config.dev_queries, config.seed)
+            splits = read_splits(dataset, config.dev_queries, config.seed, config.min_dev_queries)
             self.dev_split = splits.dev
             with storage_errors(folder):
                 folder.mkdir(parents=True, exist_ok=True)

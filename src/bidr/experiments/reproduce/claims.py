@@ -22,6 +22,13 @@ class Outcome(NamedTuple):
     """Paired over queries; None for claims on curves, whose `ours` says it all."""
     seeds: int = 0
 
+    @property
+    def is_level(self) -> bool:
+        """Whether the claim does not hold, but no opposite difference is shown either."""
+        difference = self.difference
+        is_open = difference is not None and difference.low <= 0 <= difference.high
+        return self.verdict == "does not hold here" and is_open
+
 
 class Claim(NamedTuple):
     """A claim: its words, where the paper makes it, the paper's figures (passages / documents / ads), and its test."""

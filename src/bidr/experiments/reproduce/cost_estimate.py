@@ -146,7 +146,7 @@ def list_stages(config: TrainConfig, specs: Sequence[RowSpec]) -> dict[str, Trai
         settings = spec.make_config(config)
         names = ["warmup"]
         if settings.method == "auto":
-            names += ["conventional", "sparse", "dense-random-walk", "dense-snowball", "unify-random-walk"]
+            names += list_choice_stages(settings)
         elif settings.method == "conventional":
             names += ["conventional", *(["sparse"] if settings.conventional.codes == "learned" else [])]
         else:
@@ -155,6 +155,16 @@ def list_stages(config: TrainConfig, specs: Sequence[RowSpec]) -> dict[str, Trai
             names += [f"unify-{sampler}"] if settings.unify.epochs else []
         stages.update({name_stage(name, settings, config): settings for name in names})
     return stages
+
+
+def list_choice_stages(config: TrainConfig) -> list[str]:
+    """List the stages after the warm-up that the contenders of `choice` train."""
+    vectors = config.choice.vectors
+    unified = [f"dense-{config.dense.sampler}", f"unify-{config.dense.sampler}"] if "unified" in vectors else []
+    names = ["sparse"] if "contrastive" in config.choice.codes or unified else []
+    names += ["conventional"] if "conventional" in vectors else []
+    names += [f"dense-{name}" for name in ("random-walk", "snowball") if name in vectors]
+    return list(dict.fromkeys([*names, *unified]))
 
 
 def count_stage_flops(stage: str, config: TrainConfig, corpus: CorpusSize, encoder: EncoderSize) -> float:

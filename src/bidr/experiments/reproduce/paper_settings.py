@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from bidr.training.config import BUILT_IN, TrainConfig
+from bidr.training.config_validation import EncoderKind
 from bidr.training.presets import replace_settings
 
 CANDIDATES = 1_000
@@ -102,12 +103,12 @@ def make_settings(preset: str | None, encoder: str | None) -> TrainConfig:
     return replace_settings(TrainConfig(), settings)
 
 
-def list_deviations(settings: Mapping[str, Any], encoder: str) -> list[str]:
+def list_deviations(settings: Mapping[str, Any], encoder_kind: EncoderKind) -> list[str]:
     """List in which settings of the method a run differs from the paper.
 
     Args:
         settings: those that differ from the defaults of `bidr train`, by dotted name.
-        encoder: name of the encoder, which the default negatives depend on.
+        encoder_kind: kind of the encoder, which the default negatives depend on.
     """
     defaults = TrainConfig()
     lines = []
@@ -115,7 +116,7 @@ def list_deviations(settings: Mapping[str, Any], encoder: str) -> list[str]:
         part, _, name = key.rpartition(".")
         ours = settings.get(key, getattr(getattr(defaults, part) if part else defaults, name))
         if ours is None and key.endswith(".negatives"):
-            ours = "in-batch" if encoder == BUILT_IN else "bm25"
+            ours = "bm25" if encoder_kind == "transformer" else "in-batch"
         if ours != value:
             lines.append(f"`{key}` is {ours!r}, the paper's is {value!r}")
     return lines

@@ -29,6 +29,7 @@ def reproduce(
     only: Sequence[str] = (),
     split: str | None = None,
     preset: str | None = None,
+    work: Path | None = None,
 ) -> list[RowResult]:
     """Measure the rows that are not finished yet, seed by seed, and return those of this call.
 
@@ -36,9 +37,13 @@ def reproduce(
         only: names of tables and rows; none: all but the optional tables.
         split: the split to report on; None: the first of REPORTED_SPLITS that there is.
         preset: name of the paper's settings that `config` has, for the record.
+        work: folder of a training run or comparison with the same data and settings, whose stages are used; with one
+            seed only. None: a folder of each seed in `out`.
     """
     if seeds < 1:
         raise ConfigError(f"seeds: given {seeds}, expected 1 or more")
+    if work is not None and seeds > 1:
+        raise ConfigError(f"seeds: given {seeds} with stages of one run, expected 1")
     check_prefixes(config, config.dim)
     specs = select_rows(only, config)
     if config.unify.epochs < 1 and any(spec.name.endswith("-unified") for spec in specs):
@@ -57,7 +62,7 @@ def reproduce(
     for seed, unfinished in plan.items():
         if not unfinished:
             continue
-        folder = out / WORK / f"{template.data}+{template.encoder}+seed{seed}"
+        folder = work or out / WORK / f"{template.data}+{template.encoder}+seed{seed}"
         seeded = replace(template, seed=seed)
         runner = SeedRunner(data, with_seed(config, seed), folder, split, seeded, out / PEERS)
         results += run_rows(runner, unfinished, store)

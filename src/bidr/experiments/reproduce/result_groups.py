@@ -8,7 +8,10 @@ import numpy as np
 
 from bidr.experiments.reproduce.row_files import RelevantRanks, RowResult, group_results, list_seeds
 from bidr.experiments.reproduce.row_specs import BASELINES
+from bidr.models.static_embeddings import WORDLLAMA
 from bidr.search.evaluation import compare_paired
+from bidr.training.config import BUILT_IN
+from bidr.training.config_validation import EncoderKind
 
 RESAMPLES = 2_000
 STRONGEST = "strongest"
@@ -74,6 +77,13 @@ class ResultGroup:
     @property
     def seeds(self) -> list[int]:
         return list_seeds(self.results)
+
+    @property
+    def encoder_kind(self) -> EncoderKind:
+        """Kind of the encoder; rows that were measured without a record of it: by its name."""
+        recorded: EncoderKind | None = self.first.environment.get("encoder_kind")
+        by_name: dict[str, EncoderKind] = {BUILT_IN: "built-in", WORDLLAMA: "static"}
+        return recorded or by_name.get(self.first.encoder, "transformer")
 
     @property
     def deepest(self) -> int:

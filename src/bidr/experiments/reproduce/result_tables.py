@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 from bidr.experiments.reproduce.claims import Claim, Outcome, get_bits_curve
 from bidr.experiments.reproduce.result_groups import STRONGEST, Difference, Measure, ResultGroup
 from bidr.experiments.reproduce.row_specs import ROWS
+from bidr.index.engines.engine_choice import get_engine_label
 
 EMPTY = "-"
 CUTOFFS = (10, 20, 30, 50, 100)
@@ -36,15 +37,25 @@ class ResultTable(NamedTuple):
 
 
 def make_recall_table(
-    group: ResultGroup, title: str, rows: Sequence[str], measures: Sequence[Measure], description: str = ""
+    group: ResultGroup,
+    title: str,
+    rows: Sequence[str],
+    measures: Sequence[Measure],
+    description: str = "",
+    beside: Sequence[str] = (),
 ) -> ResultTable:
-    """Recall of rows, with the difference of the first measure to the strongest baseline."""
+    """Recall of rows, with the difference of the first measure to the strongest baseline.
+
+    Args:
+        beside: rows that other tables have too, shown below the rows if one of these was measured.
+    """
     base = group.strongest
     names = [str(measure) for measure in measures]
     compared = measures[0]
     header = ["method", *names, f"range of {compared}", f"{compared} against {_get_title(base)} [95 %]", "seeds"]
     cells = []
-    for row in rows:
+    is_measured = any(group.summarize(row, measures[0]) for row in rows)
+    for row in [*rows, *beside] if is_measured else []:
         summaries = [group.summarize(row, measure) for measure in measures]
         first = summaries[0]
         if first is None:
@@ -67,7 +78,7 @@ def make_appendix_table(group: ResultGroup) -> ResultTable:
 
 
 def make_claims_table(evaluated: Sequence[tuple[Claim, Outcome]]) -> ResultTable:
-    """A claim of the paper a line."""
+    """A measured claim of the paper a line."""
     header = ["claim", "where", "paper: passages, documents, ads", "ours", "difference [95 %]", "seeds", "verdict"]
     cells = [
         [
@@ -77,9 +88,10 @@ def make_claims_table(evaluated: Sequence[tuple[Claim, Outcome]]) -> ResultTable
             outcome.ours or EMPTY,
             format_difference(outcome.difference, in_full=True),
             str(outcome.seeds or EMPTY),
-            f"**{outcome.verdict}**" if outcome.verdict != "not measured" else outcome.verdict,
+            f"**{outcome.verdict}**{' (level)' if outcome.is_level else ''}",
         ]
         for claim, outcome in evaluated
+        if outcome.verdict != "not measured"
     ]
     return ResultTable("Claims of the paper", "", header, cells)
 
@@ -160,7 +172,7 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
         )
         constant = group.average(name, "codebooks", "ram") or 0.0
         billion = EMPTY if ram is None else f"{(ram - constant) * GIB_PER_BILLION:,.0f}"
-        notes = group.get_results(name)[0].notes
+        notes = [format_note(note) for note in group.get_results(name)[0].notes]
         cells.append(
             [
                 spec.title,
@@ -192,11 +204,19 @@ def make_cost_table(group: ResultGroup) -> ResultTable:
     return ResultTable("RAM, time and training cost", description, header, cells)
 
 
-def format_difference(difference: Difference | None, *, in_full: bool = False) -> str:
-    """Format a difference with its interval; in full: also relative to the base, and the range of the seeds."""
+def format_note(note: str) -> str:
+    """Name an engine as the other tables do; results hold its name in files."""
+    prefix, _, engine = note.partition("engine ")
+    return note if prefix or not engine else f"engine {get_engine_label(engine)}"
+
+
+def format_difference(difference: Difference | None, *, in_full: bool = False, is_relative: bool = False) -> str:
+    """Format a difference with its interval; `is_relative`: also as a share of the base; in full: and by seed."""
     if difference is None:
         return EMPTY
     text = f"{difference.difference:+.4f} [{difference.low:+.4f}, {difference.high:+.4f}]"
+    if is_relative:
+        return f"{text} ({difference.relative:+.1%})"
     if not in_full:
         return text
     seeds = difference.per_seed

@@ -9,9 +9,11 @@ from bidr._version import __version__
 from bidr.errors import DataError
 from bidr.experiments.reproduce.charts import IntervalRow, Series, render_intervals, render_lines
 from bidr.experiments.reproduce.claims import Claim, Outcome, describe_outcome, evaluate_claims, get_bits_curve
+from bidr.experiments.reproduce.default_comparison import make_default_summary, make_default_table
 from bidr.experiments.reproduce.paper_settings import list_deviations
 from bidr.experiments.reproduce.result_groups import STRONGEST, Measure, ResultGroup, make_groups
 from bidr.experiments.reproduce.result_tables import (
+    EMPTY,
     ResultTable,
     format_difference,
     make_appendix_table,
@@ -24,17 +26,22 @@ from bidr.experiments.reproduce.result_tables import (
     make_sizes_table,
 )
 from bidr.experiments.reproduce.row_files import RowStore
-from bidr.experiments.reproduce.row_specs import ROWS
+from bidr.experiments.reproduce.row_specs import BASELINES, ROWS, WITH_BM25
 from bidr.utils.files import write_atomically, write_json
 
 REPORT = "report"
 ANSWERS = tuple(Measure("answers", cutoff) for cutoff in (10, 50, 100))
 SWEPT = {"star-opq": "STAR + OPQ", "bidr-random-walk": "bidr, random walk", "bidr-snowball": "bidr, snowball"}
-SYMBOLS = {"holds": "yes", "does not hold here": "no", "not measured": ""}
+ENCODERS = {
+    "built-in": "sum of word-piece vectors, trained from random ones",
+    "static": "sum of word-piece vectors, trained from pretrained ones",
+    "transformer": "transformer",
+}
 RULES = """\
 A difference is paired over the queries, each with its mean over the seeds; its 95 % interval is a bootstrap over
 the queries. *range* is over the seeds. Differences are to the strongest baseline: one encoder and codes fitted to
-its vectors, chosen by R@10 on dev. A gain **holds** if its interval lies above 0. A loss that the paper calls small
+its vectors, chosen by R@10 on dev. A gain **holds** if its interval lies above 0; *level*: its interval includes 0.
+A loss that the paper calls small
 holds if ours is no larger than the paper's largest. A claim on a curve holds if the curves of the means show it.
 All rows have the same texts, code bytes and number of candidates, and are trained for as many steps, except warm-up
 + OPQ, which stops after the warm-up, and the rows that leave a stage out."""
@@ -65,7 +72,10 @@ def write_report(out: Path) -> Report:
         make_setup_table(groups),
     ]
     blocks += [
-        "## Summary",
+        "## Results",
+        describe_results(evaluated),
+        make_default_summary(groups).to_markdown(),
+        "### The paper's claims",
         make_summary_table(evaluated),
         RULES,
         *(block for section, _ in sections for block in section),
@@ -84,7 +94,19 @@ def describe_group(group: ResultGroup) -> str:
 
 def make_setup_table(groups: Sequence[ResultGroup]) -> str:
     """One line a group: data, settings, machine."""
-    header = ["data", "encoder", "documents", "queries", "split", "N", "bytes", "seeds", "rows", "machine"]
+    header = [
+        "data",
+        "encoder",
+        "kind of encoder",
+        "documents",
+        "queries",
+        "split",
+        "N",
+        "bytes",
+        "seeds",
+        "rows",
+        "machine",
+    ]
     cells = []
     for group in groups:
         first = group.first
@@ -99,28 +121,65 @@ def make_setup_table(groups: Sequence[ResultGroup]) -> str:
         )
         seeds = ", ".join(map(str, group.seeds))
         counts = [f"{number:,}" if isinstance(number, int) else str(number) for number in numbers]
+        machine = "; ".join(machines + versions)
         cells.append(
-            [first.data, first.encoder, *counts, seeds, str(len(group.results)), "; ".join(machines + versions)]
+            [first.data, first.encoder, ENCODERS[group.encoder_kind], *counts, seeds, str(len(group.results)), machine]
         )
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def describe_results(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
+    """Say which claims hold in every group that measured them, which in some, which in none, and which nowhere."""
+    sentences: dict[str, list[str]] = {"in all": [], "in some": [], "in none": [], "not measured": []}
+    for number, (claim, _) in enumerate(next(iter(evaluated.values()))):
+        group_outcomes = [outcomes[number][1] for outcomes in evaluated.values()]
+        measured = [outcome for outcome in group_outcomes if outcome.verdict != "not measured"]
+        holding = sum(outcome.verdict == "holds" for outcome in measured)
+        level = sum(outcome.is_level for outcome in measured)
+        count = f"{holding} of {len(measured)}{f', level in {level}' if level else ''}"
+        if not measured:
+            sentences["not measured"].append(claim.text)
+        elif holding == len(measured):
+            sentences["in all"].append(f"{claim.text} ({holding})")
+        elif holding:
+            sentences["in some"].append(f"{claim.text} ({count})")
+        else:
+            sentences["in none"].append(f"{claim.text} ({count})")
+    heads = {
+        "in all": "Holds wherever it was measured",
+        "in some": "Holds on some of the datasets",
+        "in none": "Holds nowhere",
+        "not measured": "Not measured",
+    }
+    return "\n\n".join(f"**{heads[name]}**: {'; '.join(texts)}." for name, texts in sentences.items() if texts)
+
+
 def make_summary_table(evaluated: dict[str, list[tuple[Claim, Outcome]]]) -> str:
-    """One line a claim, one column a group."""
-    header = ["claim", *evaluated]
-    claims = [claim for claim, _ in next(iter(evaluated.values()))]
-    cells = [
-        [claim.text, *(_format_cell(outcomes[number][1]) for outcomes in evaluated.values())]
-        for number, claim in enumerate(claims)
-    ]
+    """One line a measured claim: the paper's figures, and the groups in which it holds and in which it does not."""
+    cells, labels = [], abbreviate_names(list(evaluated))
+    for number, (claim, _) in enumerate(next(iter(evaluated.values()))):
+        outcomes = {labels[name]: claims[number][1] for name, claims in evaluated.items()}
+        sides = [
+            "<br>".join(f"{name}: {_format_outcome(o)}" for name, o in outcomes.items() if o.verdict == verdict)
+            for verdict in ("holds", "does not hold here")
+        ]
+        if any(sides):
+            cells.append([claim.text, claim.source, claim.paper, *(side or EMPTY for side in sides)])
+    header = ["claim", "where", "paper: passages, documents, ads", "holds", "does not hold"]
     lines = [header, ["---"] * len(header), *cells]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def _format_cell(outcome: Outcome) -> str:
-    symbol = SYMBOLS[outcome.verdict]
-    return f"{symbol}, {format_difference(outcome.difference)}" if outcome.difference is not None else symbol
+def abbreviate_names(names: Sequence[str]) -> dict[str, str]:
+    """Leave code size and number of candidates out of the names of groups, if they are those of all groups."""
+    parts = {name: name.rsplit(", ", 2) for name in names}
+    is_shared = len({tuple(part[1:]) for part in parts.values()}) == 1
+    return {name: part[0] if is_shared else name for name, part in parts.items()}
+
+
+def _format_outcome(outcome: Outcome) -> str:
+    return format_difference(outcome.difference) if outcome.difference is not None else outcome.ours
 
 
 def render_group(
@@ -132,6 +191,8 @@ def render_group(
     prefix = re.sub(r"\W+", "-", f"{group.name} {group.first.settings.get('bytes_per_doc')} {group.first.candidates}")
     blocks = [f"## {describe_group(group)}", f"{count_verdicts(evaluated)} {describe_baseline(group)}"]
     blocks.append(make_claims_table(evaluated).to_markdown())
+    unmeasured_claims = [claim.text for claim, outcome in evaluated if outcome.verdict == "not measured"]
+    blocks += [f"Not measured: {'; '.join(unmeasured_claims)}."] if unmeasured_claims else []
     for table in tables:
         blocks.append(table.to_markdown())
         if table.title in charts:
@@ -172,7 +233,7 @@ def describe_baseline(group: ResultGroup) -> str:
     """Say which baseline is the strongest on dev, and how the others did there."""
     scores = {
         ROWS[row].title: score
-        for row in ("warmup-opq", "dpr-opq", "de-bert-opq", "ance-opq", "star-opq", "bm25")
+        for row in (*BASELINES, *WITH_BM25)
         if (score := group.average(row, "R@10", "dev")) is not None
     }
     words = ", ".join(f"{title} {score:.4f}" for title, score in sorted(scores.items(), key=lambda item: -item[1]))
@@ -183,13 +244,13 @@ def describe_baseline(group: ResultGroup) -> str:
 def list_tables(group: ResultGroup) -> list[ResultTable]:
     """List the tables of a group, in the paper's order."""
     candidates = [Measure("candidates", min(cutoff, group.deepest)) for cutoff in (50, 100, 1_000)]
-    baselines = ["warmup-opq", "dpr-opq", "de-bert-opq", "ance-opq", "star-opq"]
+    baselines = list(BASELINES)
     method = ["bidr-random-walk", "bidr-snowball"]
-    samplers, stage_one = ["bidr-ann", "bidr-ann-in-batch", *method], ["ann-first", "opq"]
-    unified = [f"{row}{suffix}" for row in method for suffix in ("-unified", "")]
-    ablation = [f"{row}{suffix}" for row in method for suffix in ("", *(f"-{name}" for name in stage_one))]
+    samplers = ["bidr-ann", "bidr-ann-in-batch"]
+    unified = [f"{row}-unified" for row in method]
+    ablation = [f"{row}-{name}" for row in method for name in ("ann-first", "opq")]
     codes = ["star-pq", "star-opq", "star-dpq", "star-contrastive", "bidr-random-walk", "bidr-random-walk-unquantized"]
-    extras = ["bm25", "auto", "star-distilled", "bidr-random-walk-graph"]
+    extras = [*WITH_BM25, "auto", "star-distilled", "bidr-random-walk-graph"]
     ram = [f"{name}-hnsw" for name in ("dpr", "de-bert", "ance", "star")]
     quantization = (
         "Candidates’ recall: what the codes find before vectors are read. The method’s codes are those of its rows."
@@ -198,12 +259,13 @@ def list_tables(group: ResultGroup) -> list[ResultTable]:
         make_recall_table(
             group, "Table 1: codes in RAM, vectors on disk", [*baselines, "star-diskann", *method], ANSWERS
         ),
-        make_recall_table(group, "Table 2: baselines with full vectors in RAM", [*ram, *method], ANSWERS),
+        make_recall_table(group, "Table 2: baselines with full vectors in RAM", ram, ANSWERS, beside=method),
         make_recall_table(group, "Table 3: quantization", codes, list(dict.fromkeys(candidates[::-1])), quantization),
-        make_recall_table(group, "Table 3: sampling of the dense stage", samplers, ANSWERS),
-        make_recall_table(group, "Table 3: query unification", unified, ANSWERS),
-        make_recall_table(group, "Stage one", ablation, ANSWERS),
-        make_recall_table(group, "Beyond the paper", [*extras, *baselines[:1], *method], ANSWERS),
+        make_recall_table(group, "Table 3: sampling of the dense stage", samplers, ANSWERS, beside=method),
+        make_recall_table(group, "Table 3: query unification", unified, ANSWERS, beside=method),
+        make_recall_table(group, "Stage one", ablation, ANSWERS, beside=method),
+        make_recall_table(group, "Beyond the paper", extras, ANSWERS, beside=[*baselines[:1], *method]),
+        make_default_table(group),
         make_appendix_table(group),
         make_depths_table(group),
         make_needed_table(group),
@@ -256,7 +318,7 @@ def _add_lines(charts: dict[str, str], key: str, series: list[Series], title: st
 
 def list_differences(group: ResultGroup) -> list[str]:
     """List in which settings the rows differ from the paper's, and in which from each other."""
-    lines = list_deviations(group.first.settings, group.first.encoder)
+    lines = list_deviations(group.first.settings, group.encoder_kind)
     others = {result.row for result in group.results if result.settings != group.first.settings}
     if others:
         lines.append(f"rows measured with other settings than {group.first.row}: {', '.join(sorted(others))}")

@@ -93,7 +93,7 @@ class SeedRunner:
         started = time.monotonic()
         result = self._measure_or_explain(spec, kinds[spec.kind])
         seconds = {"row_seconds": round(time.monotonic() - started, 2)}
-        environment = describe_environment(self.run.device)
+        environment = describe_environment(self.run.device) | {"encoder_kind": self.run.config.encoder_kind}
         return replace(result, values={**result.values, **seconds}, environment=environment)
 
     def _measure_or_explain(self, spec: RowSpec, measure: Callable[[RowSpec], RowResult]) -> RowResult:

@@ -16,6 +16,8 @@ TABLES = ("table1", "table2", "table3", "ablation", "figure4", "figure4-bits", "
 OPTIONAL_TABLES = ("figure4-bits",)
 BASELINES = ("warmup-opq", "dpr-opq", "de-bert-opq", "ance-opq", "star-opq")
 """Rows with one encoder and codes fitted to its vectors; differences are to the strongest of them on dev."""
+WITH_BM25 = ("bm25", "warmup-opq-bm25", "star-opq-bm25")
+"""Baselines that read BM25's postings, as the default may: they tell what it gains beyond fusion."""
 BIT_BYTES = (8, 16, 32, 64, 128)
 # Lengths of training may differ from a recipe's, as in `bidr compare`; its other settings make the row what it is.
 LENGTHS = "frozen."
@@ -62,6 +64,8 @@ def _list_rows() -> list[RowSpec]:
         rows.append(RowSpec(f"{name}-unified", f"bidr, {sampler}, unified", ("table3",), "bidr", settings=unified))
     rows += [
         RowSpec("star-distilled", "STAR + distilled codes", ("extras",), "star-distilled"),
+        RowSpec("warmup-opq-bm25", "warm-up + OPQ + BM25", ("extras",), "warmup-opq-bm25"),
+        RowSpec("star-opq-bm25", "STAR + OPQ + BM25", ("extras",), "star-opq-bm25"),
         RowSpec("auto", "default of `bidr train`", ("extras",), "auto"),
         RowSpec("ance-opq", "ANCE + OPQ", ("table1",), "ance-opq"),
         RowSpec("de-bert-opq", "DE-BERT + OPQ", ("table1",), "de-bert-opq"),

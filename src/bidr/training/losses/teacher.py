@@ -137,7 +137,7 @@ def _score_with_cross_encoder(run: TrainingRun, teacher: str, queries: Rows, row
 def _read_scores_file(run: TrainingRun, path: Path) -> tuple[Rows, JudgeScores]:
     """Read scores by query and document id; up to `depth` documents that are not positives form the pool."""
     config, pairs = run.config, run.data.train.pairs
-    splits = read_splits(run.dataset, config.dev_queries, config.seed)
+    splits = read_splits(run.dataset, config.dev_queries, config.seed, config.min_dev_queries)
     numbers = {query.id: number for number, query in enumerate(splits.train.queries)}
     lines = [line for line in _read_score_lines(path) if line[0] in numbers]
     rows = splits.ids.find_rows([document for _, document, _ in lines]).tolist() if lines else []

@@ -1,0 +1,3 @@
+"""The fixtures of the command line."""
+
+from cli_fixtures import bidr, isolated_state  # noqa: F401 - fixtures
