@@ -14,7 +14,6 @@ from bidr.data.types import Document, validate_ids
 from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
 from bidr.index.builder.journal import WorkFolder
-from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.documents.id_index import IdIndex
 from bidr.index.live.compaction import explain_no_merge, merge_segments, run_compaction, write_memtable_segment
 from bidr.index.live.document_encoder import DocumentEncoder, EncodedBatch
@@ -35,6 +34,7 @@ from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import FileEntry, read_current
 from bidr.index.vectors import MAX_VALUES
 from bidr.utils.array_types import Bitmap, Floats
+from bidr.utils.byte_sizes import parse_bytes
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.progress import say
 
