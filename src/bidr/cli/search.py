@@ -61,7 +61,8 @@ class Search(SearchCommand):
         from bidr.utils.jit import call_on_compilation
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **words) as searcher:
+        words |= {"encoder": self.encoder, "ef": self.ef, "fuse": self.fuse, "cache": self.cache}
+        with open_index(index, self.model, **words) as searcher:
             self._check(searcher)
             with call_on_compilation(announce_compilation):
                 searcher.search(query, 1, 1, filter=self._filter())
@@ -119,7 +120,8 @@ class Search(SearchCommand):
             )
         index = self.index or load_last_index()
         weighed: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **weighed) as searcher:
+        weighed |= {"encoder": self.encoder, "ef": self.ef, "fuse": self.fuse, "cache": self.cache}
+        with open_index(index, self.model, **weighed) as searcher:
             queries = searcher.query_vectors(path)
             if words and len(queries.vectors) != 1:
                 raise ConfigError(

@@ -15,6 +15,7 @@ from bidr.index.live.lexical_search import has_lexical_index
 from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.writer import LiveWriter
 from bidr.index.storage.live_state import read_model_reference
+from bidr.index.vectors.vector_memory import CacheSize, parse_cache_size
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
@@ -123,6 +124,7 @@ def open_index(
     fuse: float = 0.0,
     lexical: int | None = None,
     lexical_weight: float | None = None,
+    cache: CacheSize = None,
 ) -> OpenIndex:
     """Open an index for searching. Later additions and deletions are visible within a second.
 
@@ -137,13 +139,16 @@ def open_index(
         lexical: number of BM25 candidates (see `Searcher`); None: as the model recommends for texts, if the index
             has words.
         lexical_weight: weight of the BM25 score (see `Searcher`); None: as the model recommends.
+        cache: memory for vectors: bytes, or a text such as "2GiB"; 0: none. None: the page cache if all vectors fit in
+            the available memory, otherwise a cache of half of it.
     """
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
+    parse_cache_size(cache)
     opened = open_index_model(folder, model, device)
     _refuse_encoder_of_text_model(folder, opened, encoder)
-    reader = LiveIndex.open(folder, expect_model=None if opened is None else opened.fingerprint, ef=ef)
+    reader = LiveIndex.open(folder, expect_model=None if opened is None else opened.fingerprint, ef=ef, cache=cache)
     recommended = SearchSettings()
     if opened is not None and has_lexical_index(reader.latest()):
         recommended = opened.search

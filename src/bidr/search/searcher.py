@@ -16,8 +16,10 @@ from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
+from bidr.index.vectors import ReadStats
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.cpu_gate import cpu_gate
 from bidr.utils.deprecation import DeprecatedAlias
 
 CANDIDATES = 200
@@ -28,7 +30,12 @@ NUMBER_TYPES = (int, float, np.integer, np.floating)
 class StoredVectors(Protocol):
     """Vectors on disk, of one segment or of many."""
 
-    def fetch(self, rows: Rows) -> Any: ...
+    @property
+    def waits_for_disk(self) -> bool: ...
+
+    def fetch(self, rows: Rows, query: Floats) -> Any: ...
+
+    def sum_stats(self, fetched: Any) -> ReadStats: ...
 
     def score(self, rows: Rows, query: Floats, fetched: Any = None) -> Floats: ...
 
@@ -131,6 +138,23 @@ class Searcher:
         check_integer("candidates", depth)
         view = self.reader.latest()
         codes, vectors = _validate_queries(queries, view.manifest)
+        with cpu_gate:
+            return self._search(view, codes, vectors, k, depth, filter, words, codes_only, lexical, lexical_weight)
+
+    def _search(
+        self,
+        view: Any,
+        codes: Floats,
+        vectors: Floats,
+        k: int,
+        depth: int,
+        filter: Any,
+        words: Sequence[str] | None,
+        codes_only: bool,
+        lexical: int | None,
+        lexical_weight: float | None,
+    ) -> RankedBatch:
+        """Search with valid queries; arguments as of `search_vectors`."""
         clock = _StepClock()
         engine = view.candidates if filter is None else view.select(filter)
         depth = min(k if codes_only else max(depth, k), engine.count)
@@ -149,7 +173,8 @@ class Searcher:
             rows, order, scores = (_take(values, by_row) for values in (rows, order, scores))
         code_scores = _take(code_scores, order)
         clock.add_step("ranking")
-        batch = RankedBatch(rows, scores, order + 1, code_scores, positions, clock.to_timings(), view)
+        timings, read_stats = clock.to_timings(), clock.read_stats
+        batch = RankedBatch(rows, scores, order + 1, code_scores, positions, timings, view, read_stats=read_stats)
         if union is None:
             return batch
         ranks, word_ranks = _take(union.ranks, order), _take(union.word_ranks, order)
@@ -220,16 +245,21 @@ class Searcher:
 
     def _score(self, rows: Rows, query: Floats, clock: "_StepClock", stored: StoredVectors) -> Floats:
         """Score candidates by their vectors. `TruncatedSearcher` overrides this."""
-        fetched = stored.fetch(rows)
+        if stored.waits_for_disk:
+            with cpu_gate.leave():
+                fetched = stored.fetch(rows, query)
+        else:
+            fetched = stored.fetch(rows, query)
+        clock.read_stats = clock.read_stats.plus(stored.sum_stats(fetched))
         clock.add_step("reads")
         return stored.score(rows, query, fetched)
 
 
 class _StepClock:
-    """Adds up the time of each step."""
+    """Adds up the time of each step, and the reads."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(STEPS, 0.0)
+        self.seconds, self.read_stats = dict.fromkeys(STEPS, 0.0), ReadStats()
         self._since = time.perf_counter()
 
     def add_step(self, step: str) -> None:

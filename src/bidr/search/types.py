@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypedDict
 from bidr.data.types import Document
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
+from bidr.utils.read_stats import ReadStats
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveView
@@ -86,6 +87,8 @@ class RankedBatch(NamedTuple):
     view: "IndexReader | LiveView | None" = None
     """The state of the index that the rows refer to; after changes to a live index they may refer to others."""
     word_ranks: Rows | None = None
+    read_stats: ReadStats = ReadStats()
+    """Vectors that were read for all queries together."""
 
     @property
     def candidate_rows(self) -> Rows:

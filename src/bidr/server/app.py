@@ -108,7 +108,7 @@ class SearchService:
         queries = await self._encode(snapshot, request, http_request.deadline)
         encode_ms = 1000 * (time.perf_counter() - started) if request.texts is not None else 0.0
         outcome = await self.run_on_thread(search, snapshot, request, queries, http_request.deadline, encode_ms)
-        self.metrics.record_search(request.queries, outcome.reads, outcome.steps)
+        self.metrics.record_search(request.queries, outcome.reads, outcome.steps, outcome.read_stats)
         return Response(outcome.body)
 
     def _parse(self, http_request: Request, body: bytes, snapshot: IndexSnapshot) -> SearchRequest:

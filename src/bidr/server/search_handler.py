@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from bidr.index.vectors import ReadStats
 from bidr.search.types import QueryVectors, Timings
 from bidr.server.errors import DEADLINE_MESSAGE, DeadlineExceeded
 from bidr.server.index_holder import IndexSnapshot
@@ -17,11 +18,12 @@ QUERIES_PER_BATCH = 8
 
 
 class SearchOutcome(NamedTuple):
-    """A rendered response body, the milliseconds of each step, and the number of vectors read."""
+    """A rendered response body, the milliseconds of each step, the number of vectors read, and what reading took."""
 
     body: bytes
     steps: Timings
     reads: int
+    read_stats: ReadStats
 
 
 class BatchHits(NamedTuple):
@@ -35,6 +37,7 @@ class BatchHits(NamedTuple):
     timings: Timings
     reads: int = 0
     """Candidates that were ranked by their vectors."""
+    read_stats: ReadStats = ReadStats()
 
 
 def search(
@@ -47,7 +50,7 @@ def search(
         encode_ms: milliseconds that encoding the queries took, reported in the timings.
     """
     results: list[bytes] = []
-    count, totals, vector_reads = request.queries, Timings(encode_ms), 0
+    count, totals, vector_reads, read_stats = request.queries, Timings(encode_ms), 0, ReadStats()
     for start in range(0, count, QUERIES_PER_BATCH):
         if time.monotonic() > deadline:
             raise DeadlineExceeded(
@@ -62,11 +65,12 @@ def search(
         _, candidates, reads, ranking = hits.timings
         totals = Timings(encode_ms, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
         vector_reads += hits.reads
+        read_stats = read_stats.plus(hits.read_stats)
         timings = _divide_timings(encode_ms / count, hits.timings, len(batch_queries.codes))
         results += [
             _render_query(snapshot, request, hits, number, timings) for number in range(len(batch_queries.codes))
         ]
-    return SearchOutcome(render_body(results, snapshot.generation), totals, vector_reads)
+    return SearchOutcome(render_body(results, snapshot.generation), totals, vector_reads, read_stats)
 
 
 def _divide_timings(encode_ms: float, steps: Timings, queries: int) -> dict[str, float]:
@@ -79,6 +83,12 @@ def _divide_timings(encode_ms: float, steps: Timings, queries: int) -> dict[str,
         "ranking": round(ranking, 4),
         "total": round(encode_ms + candidates + reads + ranking, 4),
     }
+
+
+def _divide_reads(stats: ReadStats, queries: int) -> dict[str, float]:
+    """Divide the reads of a batch evenly among its queries."""
+    names = ("vectors", "hits", "reads", "bytes")
+    return {name: round(count / queries, 1) for name, count in zip(names, stats, strict=True)}
 
 
 def _search_batch(
@@ -109,6 +119,7 @@ def _search_batch(
         ranking.word_ranks,
         ranking.timings,
         reads,
+        ranking.read_stats,
     )
 
 
@@ -121,4 +132,5 @@ def _render_query(
     cells = (number, slice(len(rows)))
     word_ranks = None if hits.word_ranks is None else hits.word_ranks[cells]
     columns = HitColumns(hits.scores[cells], hits.candidate_ranks[cells], hits.candidate_scores[cells], word_ranks)
-    return render_result(columns, snapshot.lookup.get_columns(rows, texts=request.text), timings)
+    disk = _divide_reads(hits.read_stats, len(hits.rows))
+    return render_result(columns, snapshot.lookup.get_columns(rows, texts=request.text), timings, disk)
