@@ -11,8 +11,8 @@ from bidr.cli import main
 from bidr.cli.help import format_help, list_flags
 from bidr.cli.registry import VERBS
 from bidr.errors import ConfigError
-from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.planning.plan import parse_count
+from bidr.utils.byte_sizes import parse_bytes
 
 ALIASES = {"--asked": "--query-count"}
 

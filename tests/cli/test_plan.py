@@ -11,7 +11,6 @@ from cli_data import Run
 
 from bidr.errors import ConfigError
 from bidr.index.builder.in_memory_engines import make_graph, make_lists, make_scan
-from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.cost_model.build_time import Rates, scale_default_rates
 from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.lexical.size_estimate import guess_lexical_size
@@ -22,6 +21,7 @@ from bidr.planning.plan import CorpusSpec, count_machines, plan
 from bidr.quantization.exact_search import search_vectors
 from bidr.quantization.opq_config import PlainCodes
 from bidr.quantization.pq_training import fit_pq
+from bidr.utils.byte_sizes import parse_bytes
 
 GIB = 1 << 30
 DIM = 32

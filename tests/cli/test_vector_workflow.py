@@ -75,6 +75,23 @@ def test_how_widely_is_searched_can_be_set(files: Files, bidr: Run, tmp_path: Pa
     assert json.loads((tmp_path / "found.json").read_text())["results"][0]["answers"][0]["id"] == "d7"
 
 
+def test_the_cache_for_vectors_can_be_set_and_changes_no_answer(files: Files, bidr: Run, tmp_path: Path) -> None:
+    documents, questions = files.save("d.npy", files.documents), files.save("q.npy", files.questions[:5])
+    index, answers = tmp_path / "index", []
+    assert bidr("build", "--vectors", documents, "--out", index, "--bytes-per-doc", "4").code == 0
+    search = ["search", "--index", index, "--query-vectors", questions]
+    for cache in ([], ["--cache", "0"], ["--cache", "1GiB"]):
+        searched = bidr(*search, *cache, "--json", tmp_path / "found.json")
+        assert searched.code == 0, searched.err
+        results = json.loads((tmp_path / "found.json").read_text())["results"]
+        answers.append([[(hit["id"], hit["score"]) for hit in result["answers"]] for result in results])
+    assert answers[0]
+    assert answers[0] == answers[1] == answers[2]
+    assert "did you mean 20000GiB" in bidr.refused(*search, "--cache", "20000")
+    for command in (search, ["evaluate", "--index", index, "--data", files.data], ["serve", index]):
+        assert "cache: given 'much', expected a size such as 64GiB" in bidr.refused(*command, "--cache", "much")
+
+
 def test_codes_of_no_bytes_and_texts_without_a_model_are_refused(files: Files, bidr: Run, tmp_path: Path) -> None:
     documents = files.save("d.npy", files.documents)
     out = ["--out", tmp_path / "index"]

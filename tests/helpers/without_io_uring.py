@@ -38,6 +38,6 @@ if __name__ == "__main__":
         print(file.reads, len(file.read(np.arange(file.count))))
     with VectorFile.open(path, reads="io_uring") as file:
         try:
-            file.fetch(np.array([0]))
+            file.fetch(np.array([0]), np.ones(file.dim, dtype=np.float32))
         except ConfigError:
             print("refused")

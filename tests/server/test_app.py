@@ -66,6 +66,8 @@ def test_answers_are_those_of_the_searcher(index, service):
             assert result["answers"][0]["text"] == answers[0].document.text
             assert result["answers"][0]["attributes"] == answers[0].document.attributes
             assert set(result["timings"]) == {"encode", "candidates", "reads", "ranking", "total"}
+            assert set(result["disk"]) == {"vectors", "hits", "reads", "bytes"}
+            assert result["disk"]["vectors"] >= result["disk"]["hits"]
 
 
 def test_codes_only_filter_and_text(service):

@@ -4,6 +4,7 @@ import random
 
 import prometheus_client
 
+from bidr.index.vectors import ReadStats
 from bidr.search.types import Timings
 from bidr.server.metrics import COUNTS, MAX_BUFFERED, SECONDS, Metrics, observe_many
 
@@ -32,7 +33,7 @@ def test_recorded_requests_and_searches_are_rendered():
     metrics = Metrics()
     metrics.count_searches = lambda: 7
     for number in range(3):
-        metrics.record_search(2, 100, Timings(0.0, 1.5, 0.25, 0.25))
+        metrics.record_search(2, 100, Timings(0.0, 1.5, 0.25, 0.25), ReadStats(100, 60, 20, 4_096))
         metrics.record_request("/v1/search", 200, 0.004)
         metrics.record_request("/v1/search" if number else "other", 422, 0.001)
     for _ in range(2):  # told again, not counted again
@@ -49,6 +50,9 @@ def test_recorded_requests_and_searches_are_rendered():
             "bidr_search_queries_sum 6.0",
             f'bidr_search_queries_bucket{{le="{COUNTS[1]:.1f}"}} 3.0',
             "bidr_vector_reads_total 300.0",
+            "bidr_vector_hits_total 180.0",
+            "bidr_disk_reads_total 60.0",
+            "bidr_disk_read_bytes_total 12288.0",
             "bidr_queue 7.0",
         ):
             assert line in text, line

@@ -108,8 +108,10 @@ def test_a_search_shows_where_each_answer_was_among_the_candidates(page):
     assert {mark.lower() for mark in page.texts("#answers mark")} & set(QUESTION.split())
     shares = page.js("return [...document.querySelectorAll('#bar i')].map(one => Number(one.style.flexGrow))")
     assert sum(shares) == pytest.approx(1, abs=0.01)
-    steps = [re.sub(r" [\d.]+ ms$", "", step) for step in page.texts("#legend li")]
+    steps = [re.sub(r" [\d.]+ ms$", "", step) for step in page.texts("#legend li:not(.disk)")]
     assert steps == ["encode", "find by codes", "read vectors", "rank", "in all"]
+    (disk,) = page.texts("#legend li.disk")
+    assert re.match(r"\d+ % of \d+ vectors in memory", disk)
     facts = dict(zip(page.texts("#facts dt"), page.texts("#facts dd"), strict=True))
     assert facts["Documents"] == "400"
     assert facts["Codes"].startswith("2 bytes")

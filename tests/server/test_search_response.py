@@ -43,6 +43,6 @@ def test_the_same_bytes_as_dictionaries(count: int, given: int) -> None:
     attributes = [None, {"a": [1, "x,\n"], "b": {"c": 0.1}}, *HARD][:count] if given & 4 else None
     documents = (HARD[:count], texts, texts, attributes)
     timings = {"encode": 0.0, "total": 0.1234}
-    body = render_body([render_result(numbers, documents, timings)] * 2, 7)
-    one = {"answers": as_dictionaries(numbers, documents), "timings": timings}
+    body = render_body([render_result(numbers, documents, timings, {"reads": 2.5})] * 2, 7)
+    one = {"answers": as_dictionaries(numbers, documents), "timings": timings, "disk": {"reads": 2.5}}
     assert body == orjson.dumps({"results": [one, one], "generation": 7})

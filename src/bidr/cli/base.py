@@ -68,6 +68,9 @@ class SearchCommand(Command):
     the index was built with."""
     candidates: OptionalNumber = None
     """Candidates per query, ranked by full vectors; by default the model's setting."""
+    cache: OptionalSize = None
+    """Memory for vectors, such as 2GiB; 0: none. By default the page cache if all vectors fit in the available memory,
+    otherwise a cache of half of it."""
     fuse: float = 0.0
     """Weight of the code score in the final score; 0: rank by vectors alone. With codes trained on labels, 1 is a
     good weight."""

@@ -105,9 +105,10 @@ class Build(TableCommand):
 
     def run(self) -> CommandResult:
         from bidr.cli.format_description import describe_index
-        from bidr.index.cost_model.build_memory import estimate_loaded_bytes, parse_bytes
+        from bidr.index.cost_model.build_memory import estimate_loaded_bytes
         from bidr.index.live.live_reader import LiveIndex
         from bidr.pipeline.build import build, build_vectors
+        from bidr.utils.byte_sizes import parse_bytes
         from bidr.utils.device import pick_device
         from bidr.utils.progress import say
 

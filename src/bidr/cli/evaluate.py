@@ -61,10 +61,12 @@ class Evaluate(SearchCommand):
     def run(self) -> CommandResult:
         from bidr.data.readers.trec import read_run, write_run
         from bidr.index.storage.live_state import read_model_reference
+        from bidr.index.vectors.vector_memory import parse_cache_size
         from bidr.models.dev_query_hashes import count_dev_queries
         from bidr.pipeline.open import open_index
         from bidr.search.evaluation import evaluate_searcher, save_recall_curve
 
+        parse_cache_size(self.cache)
         if self.candidates is not None and self.candidates < 1:
             raise ConfigError(f"candidates: given {self.candidates}, expected 1 or more")
         if self.lexical and self.query_vectors is not None:
@@ -74,7 +76,7 @@ class Evaluate(SearchCommand):
         other = read_run(self.compare) if self.compare else None
         lexical = self.lexical if self.query_vectors is None else 0
         words: dict[str, Any] = {"lexical": lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, encoder=self.encoder, fuse=self.fuse, **words) as searcher:
+        with open_index(index, self.model, encoder=self.encoder, fuse=self.fuse, cache=self.cache, **words) as searcher:
             _refuse_other_corpus(searcher, split, index)
             if self.query_vectors is not None:
                 searcher.encoder = searcher.make_lookup_encoder(self.query_vectors, rows)

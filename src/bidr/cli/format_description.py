@@ -146,7 +146,8 @@ def describe_index(keys: dict[str, Any]) -> CommandResult:
         ),
         (
             "vectors",
-            f"{keys['vectors']['stored']}; cold reads: {keys['vectors']['reads'].replace('direct', 'O_DIRECT')}; "
+            f"{keys['vectors']['stored']}; cold reads: {keys['vectors']['reads'].replace('direct', 'O_DIRECT')}"
+            f"{_format_cache(keys['vectors'])}; "
             + ("checksums verified on first read" if keys["vectors"]["checked"] else "no block checksums"),
         ),
         *([("not checked", f"{', '.join(keys['unchecked'])}: build it again")] if keys["unchecked"] else []),
@@ -177,6 +178,12 @@ def _format_codes(codes: dict[str, Any]) -> str:
     if not codes.get("fitted", True):
         return "not fitted yet: searches rank all documents by their vectors"
     return f"{codes['books']} books of {codes['codewords']} codewords"
+
+
+def _format_cache(vectors: dict[str, Any]) -> str:
+    if vectors["memory"] == "page cache":
+        return ""
+    return f" (row cache of {format_bytes(vectors['cache_bytes'])})" if vectors["cache_bytes"] else " (no row cache)"
 
 
 def _format_dimensions(keys: dict[str, int]) -> str:

@@ -104,8 +104,8 @@ class Plan(Command):
 
     def _compute_sizes(self) -> CommandResult:
         from bidr.cli.format_plan import format_plan
-        from bidr.index.cost_model.build_memory import parse_bytes
         from bidr.planning.plan import CorpusSpec, measure_rates, parse_count, plan
+        from bidr.utils.byte_sizes import parse_bytes
 
         self._refuse_unused(MEASURED | MADE, "without --recall")
         if not self.measure:
@@ -169,9 +169,9 @@ class Plan(Command):
 
     def _measure_on_sample(self, recall: float) -> "TuningResult":
         from bidr.data.vector_source import open_vectors
-        from bidr.index.cost_model.build_memory import parse_bytes
         from bidr.planning.plan import parse_count
         from bidr.planning.tuning import TuningConfig, tune_on_sample
+        from bidr.utils.byte_sizes import parse_bytes
 
         documents, questions = (
             open_vectors(path, str(path), self.metric) for path in (self.vectors, self.query_vectors) if path

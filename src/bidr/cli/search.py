@@ -88,7 +88,7 @@ class Search(SearchCommand):
         from bidr.utils.jit import call_on_compilation
 
         words: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        opening: dict[str, Any] = {"encoder": self.encoder, "reranker": self.reranker, **words}
+        opening: dict[str, Any] = {"encoder": self.encoder, "reranker": self.reranker, "cache": self.cache, **words}
         with open_index(index, self.model, ef=self.ef, fuse=self.fuse, **opening) as searcher:
             self._check(searcher)
             with call_on_compilation(announce_compilation):
@@ -168,7 +168,8 @@ class Search(SearchCommand):
             )
         index = self.index or load_last_index()
         weighed: dict[str, Any] = {"lexical": self.lexical, "lexical_weight": self.lexical_weight}
-        with open_index(index, self.model, encoder=self.encoder, ef=self.ef, fuse=self.fuse, **weighed) as searcher:
+        weighed |= {"encoder": self.encoder, "ef": self.ef, "fuse": self.fuse, "cache": self.cache}
+        with open_index(index, self.model, **weighed) as searcher:
             queries = searcher.query_vectors(path)
             if words and len(queries.vectors) != 1:
                 raise ConfigError(

@@ -6,7 +6,7 @@ from typing import Annotated, ClassVar
 
 import tyro
 
-from bidr.cli.base import Command, CommandResult, OptionalEncoder, OptionalFile, OptionalFolder
+from bidr.cli.base import Command, CommandResult, OptionalEncoder, OptionalFile, OptionalFolder, OptionalSize
 from bidr.errors import ConfigError, MissingExtraError
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
@@ -22,7 +22,7 @@ class Serve(Command):
 
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "index": ("index", "root", "model", "encoder"),
-        "server": ("host", "port", "workers", "threads", "writable", "drain"),
+        "server": ("host", "port", "workers", "threads", "cache", "writable", "drain"),
         "access": ("keys", "allowed-hosts"),
     }
 
@@ -45,6 +45,9 @@ class Serve(Command):
     """Worker processes; they share the memory of the codes."""
     threads: int = field(default_factory=lambda: min(4, count_available_cpus()))
     """Search threads per worker; 0: search in the event loop, one request after another."""
+    cache: OptionalSize = None
+    """Memory for vectors of all workers together, such as 2GiB; 0: none. By default the page cache if all vectors fit
+    in the available memory, otherwise caches of half of it."""
     writable: bool = False
     """Accept additions and deletions, in a separate writer process."""
     keys: OptionalFile = None
@@ -90,6 +93,7 @@ class Serve(Command):
                 port=self.port,
                 workers=self.workers,
                 threads=self.threads,
+                cache=self.cache,
                 writable=self.writable,
                 drain=self.drain,
                 access_log=self.access_log,

@@ -9,11 +9,15 @@ PROCESS_PARTS = ("page tables", "a query", "process")
 """Parts of a plan that are not the index's own: they serve one query, or the kernel, or exist without an index."""
 
 
+ROW_CACHE = "row cache"
+
+
 class RamUsage(NamedTuple):
     """Bytes that an open index holds in memory, by part, whatever its files are cached by the kernel.
 
     Counted: codes, lists or links, codebooks, deletions, documents of the log, checksums and flags of vector blocks,
-    what BM25 keeps, cached filters. Ids, texts, postings and vectors are read from disk.
+    what BM25 keeps, cached filters, and the row cache once vectors are read past the page cache. Ids, texts, postings
+    and vectors are read from disk.
     """
 
     parts: dict[str, int]
@@ -47,13 +51,18 @@ def measure_ram_usage(engine_parts: Mapping[str, int], readers: Iterable[Any], c
         count: Number of documents that can be found.
     """
     parts = dict(engine_parts)
+    readers = list(readers)
+    memories = {id(reader.vectors.memory): reader.vectors.memory for reader in readers}
+    parts[ROW_CACHE] = sum(memory.cache.ram_bytes for memory in memories.values())
     for reader in readers:
         words = estimate_resident_bytes(reader.count) if reader.words is not None else 0
         reader_parts = {"codebooks": reader.candidates.codebook_bytes, **reader.vectors.ram_bytes}
         reader_parts |= {"words": words, "filters": reader.documents.columns.cached_bytes}
         for name, size in reader_parts.items():
             parts[name] = parts.get(name, 0) + size
-    return RamUsage({name: size for name, size in parts.items() if size or name not in ("words", "filters")}, count)
+    return RamUsage(
+        {name: size for name, size in parts.items() if size or name not in ("words", "filters", ROW_CACHE)}, count
+    )
 
 
 def select_index_parts(planned: Mapping[str, int]) -> dict[str, int]:

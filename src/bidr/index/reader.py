@@ -36,7 +36,7 @@ from bidr.index.storage.manifest import (
     open_segment,
     read_current,
 )
-from bidr.index.vectors import VectorFile
+from bidr.index.vectors import CacheSize, VectorFile, VectorMemory
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.learned_ivf import LearnedIvf
 from bidr.utils.array_types import Rows
@@ -67,29 +67,38 @@ class IndexReader:
         self.candidates, self.vectors, self.documents, self._order, self.words = parts
 
     @classmethod
-    def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
+    def open(
+        cls,
+        folder: Path | str,
+        expect_model: str | None = None,
+        ef: int | None = None,
+        cache: CacheSize = None,
+    ) -> Self:
         """Open the current generation.
 
         Args:
             expect_model: fingerprint of the model that encodes the queries; an index of another model is refused.
             ef: ef_search of a graph or nprobe of lists (default: by the number of candidates and documents).
+            cache: memory for vectors (see `VectorMemory`).
         """
-        folder = Path(folder)
+        folder, memory = Path(folder), VectorMemory(cache)
         while True:
             generation, manifest = open_generation(folder)
             check_model(folder, manifest.model, expect_model)
             try:
-                return cls(folder, generation, manifest, _open_parts(generation, manifest, ef))
+                reader = cls(folder, generation, manifest, _open_parts(generation, manifest, ef, memory))
+                memory.vector_bytes = reader.vectors.size
+                return reader
             except IndexFolderError:
                 if read_current(folder)[0] == generation.name:
                     raise
                 # Retry: a writer committed a newer generation and removed this one meanwhile.
 
     @classmethod
-    def open_segment(cls, folder: Path, name: str, digest: str, ef: int | None = None) -> Self:
-        """Open one segment of a live index."""
+    def open_segment(cls, folder: Path, name: str, digest: str, ef: int | None, memory: VectorMemory) -> Self:
+        """Open one segment of a live index; memory: what its segments share."""
         manifest = open_segment(folder, name, digest)
-        return cls(folder, folder / name, manifest, _open_parts(folder / name, manifest, ef))
+        return cls(folder, folder / name, manifest, _open_parts(folder / name, manifest, ef, memory))
 
     @cached_property
     def id_index(self) -> IdIndex:
@@ -211,6 +220,7 @@ class IndexReader:
                 "stored": self.vectors.kind,
                 "checked": self.vectors.has_checksums,
                 "reads": self.vectors.reads,
+                **self.vectors.memory.describe(),
             },
             "dimensions": {"vectors": manifest.dim, "stored": manifest.stored_dim, "codes": manifest.code_dim},
             "codes": {"books": manifest.books, "codewords": manifest.words, "fitted": self.has_codes},
@@ -258,7 +268,7 @@ class IndexReader:
         self.close()
 
 
-def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
+def _open_parts(generation: Path, manifest: Manifest, ef: int | None, memory: VectorMemory) -> Parts:
     if manifest.engine not in RAM_FILES:
         raise IndexFolderError(
             f"{generation}: unknown engine {manifest.engine!r} in the manifest, expected one of "
@@ -267,7 +277,7 @@ def _open_parts(generation: Path, manifest: Manifest, ef: int | None) -> Parts:
     # Files that are read into RAM are verified now, the others on first access.
     for name in list_ram_files(manifest, manifest.engine):
         check_content(generation, manifest, name)
-    vectors = VectorFile.open(generation / VECTORS_FILE)
+    vectors = VectorFile.open(generation / VECTORS_FILE, memory=memory)
     vectors.by_distance = manifest.similarity == "l2"
     documents = DocumentStore.open(generation, manifest.count, manifest)
     try:

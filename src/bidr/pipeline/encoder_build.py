@@ -13,7 +13,6 @@ from bidr.index.cost_model.build_memory import (
     BASE,
     check_budget,
     estimate_build_peaks,
-    parse_bytes,
     read_anonymous_memory,
     watch_memory,
 )
@@ -27,6 +26,7 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.opq_config import DEFAULT_BYTES, PlainCodes
 from bidr.quantization.pq_training import make_too_few_error
 from bidr.utils.array_types import Floats
+from bidr.utils.byte_sizes import parse_bytes
 from bidr.utils.step_timer import time_step
 
 ROWS_PER_BLOCK = 1_024

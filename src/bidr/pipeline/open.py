@@ -21,6 +21,7 @@ from bidr.index.live.view import LiveView
 from bidr.index.live.writer import LiveWriter
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import read_model_reference
+from bidr.index.vectors.vector_memory import CacheSize, parse_cache_size
 from bidr.models.codes_only_model import CodesOnlyModel, open_model
 from bidr.models.saved_model import Model, SearchSettings
 from bidr.pipeline.build import Vectors
@@ -293,6 +294,7 @@ def open_index(
     lexical: int | None = None,
     lexical_weight: float | None = None,
     reranker: CrossEncoder | Path | str | None = None,
+    cache: CacheSize = None,
 ) -> OpenIndex:
     """Open an index for searching. Later additions and deletions are visible within a second.
 
@@ -308,14 +310,17 @@ def open_index(
             has words.
         lexical_weight: weight of the BM25 score (see `Searcher`); None: as the model recommends.
         reranker: cross-encoder of `search_reranked`: the folder of an ONNX model (see `CrossEncoder`).
+        cache: memory for vectors: bytes, or a text such as "2GiB"; 0: none. None: the page cache if all vectors fit in
+            the available memory, otherwise a cache of half of it.
     """
     cross_encoder = CrossEncoder(reranker) if isinstance(reranker, Path | str) else reranker
     for name, number in (("ef", ef), ("candidates", candidates)):
         if number is not None:
             check_integer(name, number)
+    parse_cache_size(cache)
     opened = open_index_model(folder, model, device)
     _refuse_encoder_of_text_model(folder, opened, encoder)
-    reader = LiveIndex.open(folder, expect_model=None if opened is None else opened.fingerprint, ef=ef)
+    reader = LiveIndex.open(folder, expect_model=None if opened is None else opened.fingerprint, ef=ef, cache=cache)
     recommended = SearchSettings()
     if opened is not None and has_lexical_index(reader.latest()):
         recommended = opened.search

@@ -18,6 +18,7 @@ from bidr.errors import ConfigError, DataError, IndexFolderError
 from bidr.index.engines.engine_choice import get_engine_label
 from bidr.index.ram_usage import get_part_label
 from bidr.index.storage.manifest import read_current
+from bidr.index.vectors import ReadStats
 from bidr.search.searcher import Searcher
 from bidr.search.types import STEPS, RankedBatch, Timings
 from bidr.utils.files import read_regular, write_json
@@ -30,6 +31,7 @@ CURVE_DEPTHS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1_000, 2_000, 5_000)
 EVALUATED = "evaluated.json"
 TIMED_QUERIES = 200
 RESAMPLES = 10_000
+READ_COUNTS = ("vectors", "hits", "reads", "bytes")
 # Numbers of a block of resamples: 10,000 resamples of 10,000 queries at once would take 800 MB.
 RESAMPLE_BLOCK = 4_000_000
 
@@ -146,6 +148,8 @@ class Report:
     """The generation of the index."""
     ram_parts: dict[str, float] = field(default_factory=dict)
     """`ram_bytes_per_doc` by part."""
+    reads: dict[str, float] = field(default_factory=dict)
+    """Of the timed queries: vectors ranked, those of them in memory, reads from the disk, and bytes, per query."""
 
     def json(self) -> str:
         """Return the report as JSON, without the values and rankings of each query."""
@@ -159,6 +163,10 @@ class Report:
             (f"ms a query, {step}", f"{self.single_median_ms[step]:.2f} median, {self.single_mean_ms[step]:.2f} mean")
             for step in (*STEPS, "total")
         ]
+        if self.reads:
+            vectors, hits, reads, size = (self.reads[name] for name in READ_COUNTS)
+            rows.append(("vectors ranked a query", f"{vectors:,.1f}, of them in memory {hits:,.1f}"))
+            rows.append(("reads a query", f"{reads:,.1f} of {size / 1e3:,.1f} KB"))
         rows.append(("queries a second, in batches", f"{self.batch_queries_per_second:,.0f}"))
         rows.append(("RAM, bytes a document", f"{self.ram_bytes_per_doc:.1f} ({get_engine_label(self.engine)})"))
         rows += [(f"  {get_part_label(part)}", f"{size:.2f}") for part, size in self.ram_parts.items() if size]
@@ -202,7 +210,8 @@ def evaluate_searcher(
     run = rank_run(_get_ids(searcher, queries, [batch.rows for batch in rankings]))
     scores = evaluate_run(run, qrels, measures)
     depths = _get_ids(searcher, queries, [batch.candidate_rows for batch in rankings])
-    singles = time_queries(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
+    timed = time_batches(searcher, [query.text for query in queries[:TIMED_QUERIES]], k, candidates)
+    singles = [(*batch.timings, batch.timings.total) for batch in timed]
     usage = searcher.reader.ram_usage
     return Report(
         measures=scores.mean,
@@ -216,6 +225,7 @@ def evaluate_searcher(
         single_median_ms=_name_steps(np.median(singles, axis=0).tolist()),
         single_mean_ms=_name_steps(np.mean(singles, axis=0).tolist()),
         timed_queries=len(singles),
+        reads=_average_reads([batch.read_stats for batch in timed]),
         batch_queries_per_second=len(queries) / seconds,
         per_query=scores.per_query,
         run=run,
@@ -278,11 +288,21 @@ def _compute_curve(candidates: Mapping[str, Sequence[str]], qrels: Qrels) -> lis
     return [(n, compute_candidate_recall({query: ids[:n] for query, ids in candidates.items()}, qrels)) for n in depths]
 
 
-def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[tuple[float, ...]]:
-    """Return the milliseconds of each step and their sum, one query at a time after a warm-up query."""
+def time_batches(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[RankedBatch]:
+    """Search one query at a time after a warm-up query."""
     _search_batch(searcher, texts[:1], k, candidates)
-    timings: list[Timings] = [_search_batch(searcher, [text], k, candidates).timings for text in texts]
+    return [_search_batch(searcher, [text], k, candidates) for text in texts]
+
+
+def time_queries(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> list[tuple[float, ...]]:
+    """Return the milliseconds of each step and their sum (see `time_batches`)."""
+    timings: list[Timings] = [batch.timings for batch in time_batches(searcher, texts, k, candidates)]
     return [(*steps, steps.total) for steps in timings]
+
+
+def _average_reads(stats: Sequence[ReadStats]) -> dict[str, float]:
+    means = np.mean(stats, axis=0).tolist()
+    return dict(zip(READ_COUNTS, (round(mean, 1) for mean in means), strict=True))
 
 
 def _search_batch(searcher: Searcher, texts: Sequence[str], k: int, candidates: int) -> RankedBatch:

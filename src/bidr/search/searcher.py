@@ -16,10 +16,12 @@ from bidr.index.live.live_reader import LiveIndex
 from bidr.index.live.view import LiveView
 from bidr.index.reader import IndexReader
 from bidr.index.storage.manifest import Manifest
+from bidr.index.vectors import ReadStats
 from bidr.quantization.distance_codes import add_query_component
 from bidr.search.hit_selection import ShapingOptions, shape_batch
 from bidr.search.types import STEPS, QueryVectors, RankedBatch, SearchHit, SearchOptions, SearchResult, Texts, Timings
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.cpu_gate import cpu_gate
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.notebook import render_table
 
@@ -31,7 +33,12 @@ NUMBER_TYPES = (int, float, np.integer, np.floating)
 class StoredVectors(Protocol):
     """Vectors on disk, of one segment or of many."""
 
-    def fetch(self, rows: Rows) -> Any: ...
+    @property
+    def waits_for_disk(self) -> bool: ...
+
+    def fetch(self, rows: Rows, query: Floats) -> Any: ...
+
+    def sum_stats(self, fetched: Any) -> ReadStats: ...
 
     def score(self, rows: Rows, query: Floats, fetched: Any = None) -> Floats: ...
 
@@ -164,9 +171,10 @@ class Searcher:
         check_integer("lexical", lexical, minimum=0)
         _check_weight("lexical_weight", weight)
         options = _RankingOptions(filter, words, codes_only, lexical, weight)
-        if not shaping:
-            return self._rank(view, ranked, k, depth, options)
-        return self._rank_shaped(view, ranked, k, depth, options, ShapingOptions(**shaping))
+        with cpu_gate:
+            if not shaping:
+                return self._rank(view, ranked, k, depth, options)
+            return self._rank_shaped(view, ranked, k, depth, options, ShapingOptions(**shaping))
 
     def _rank_shaped(
         self, view: Any, queries: QueryVectors, k: int, depth: int, options: "_RankingOptions", shaping: ShapingOptions
@@ -205,15 +213,14 @@ class Searcher:
         clock.add_step("candidates")
         scores = best_codes
         if not options.codes_only:
-            fetched = view.vectors.fetch(united)
-            clock.add_step("reads")
-            by_query = [view.vectors.score(united, vector, fetched) for vector in queries.vectors]
+            by_query = [self._score(united, vector, clock, view.vectors) for vector in queries.vectors]
             scores = np.max(by_query, axis=0) if combine == "max" else np.mean(by_query, axis=0, dtype=np.float32)
         rows = view.rows_of(united)
         order = np.lexsort((rows, -scores))
         clock.add_step("ranking")
         arrays = rows[order][None], scores[order][None], ranks[order][None], best_codes[order][None]
-        return RankedBatch(*arrays, united[None], clock.to_timings(), view, positions=united[order][None])
+        batch = RankedBatch(*arrays, united[None], clock.to_timings(), view)
+        return batch._replace(positions=united[order][None], read_stats=clock.read_stats)
 
     def _rank(
         self,
@@ -252,7 +259,7 @@ class Searcher:
         code_scores = _take(code_scores, order)
         clock.add_step("ranking")
         batch = RankedBatch(rows, scores, order + 1, code_scores, positions, clock.to_timings(), view)
-        batch = batch._replace(positions=hit_positions)
+        batch = batch._replace(positions=hit_positions, read_stats=clock.read_stats)
         if union is None:
             return batch
         ranks, word_ranks = _take(union.ranks, order), _take(union.word_ranks, order)
@@ -304,7 +311,12 @@ class Searcher:
 
     def _score(self, rows: Rows, query: Floats, clock: "_StepClock", stored: StoredVectors) -> Floats:
         """Score candidates by their vectors. `TruncatedSearcher` overrides this."""
-        fetched = stored.fetch(rows)
+        if stored.waits_for_disk:
+            with cpu_gate.leave():
+                fetched = stored.fetch(rows, query)
+        else:
+            fetched = stored.fetch(rows, query)
+        clock.read_stats = clock.read_stats.plus(stored.sum_stats(fetched))
         clock.add_step("reads")
         return stored.score(rows, query, fetched)
 
@@ -320,10 +332,10 @@ class _RankingOptions(NamedTuple):
 
 
 class _StepClock:
-    """Adds up the time of each step."""
+    """Adds up the time of each step, and the reads."""
 
     def __init__(self) -> None:
-        self.seconds = dict.fromkeys(STEPS, 0.0)
+        self.seconds, self.read_stats = dict.fromkeys(STEPS, 0.0), ReadStats()
         self._since = time.perf_counter()
 
     def add_step(self, step: str) -> None:

@@ -7,6 +7,7 @@ from bidr.data.types import Document
 from bidr.utils.array_types import Floats, Rows
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.notebook import format_attributes, render_table, truncate_text
+from bidr.utils.read_stats import ReadStats
 
 if TYPE_CHECKING:
     from bidr.index.live.view import LiveView
@@ -131,6 +132,8 @@ class RankedBatch(NamedTuple):
     word_ranks: Rows | None = None
     positions: Rows | None = None
     """Positions of the documents."""
+    read_stats: ReadStats = ReadStats()
+    """Vectors that were read for all queries together."""
 
     @property
     def candidate_rows(self) -> Rows:

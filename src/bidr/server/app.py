@@ -142,7 +142,7 @@ class SearchService:
         outcome = await self.run_on_thread(
             search, snapshot, request, queries, http_request.deadline, encode_ms, *reranker
         )
-        self.metrics.record_search(request.queries, outcome.reads, outcome.steps)
+        self.metrics.record_search(request.queries, outcome.reads, outcome.steps, outcome.read_stats)
         http_request.steps = outcome.steps
         return Response(outcome.body)
 

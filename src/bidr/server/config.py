@@ -10,6 +10,7 @@ from typing import Any, Self
 import orjson
 
 from bidr.errors import ConfigError
+from bidr.index.vectors.vector_memory import parse_cache_size
 from bidr.server.encoding.config import EncodingConfig
 from bidr.server.limits import RequestLimits
 
@@ -49,6 +50,8 @@ class ServerConfig:
     port: int = 8000
     workers: int = 1
     threads: int = 2
+    cache: str | None = None
+    """Memory for vectors of all workers together, such as 2GiB; 0: none; None: by the available memory."""
     writable: bool = False
     drain: float = 10.0
     writer_idle: float = 2.0
@@ -151,6 +154,7 @@ def validate_config(config: ServerConfig) -> ServerConfig:
                 f"allowed-hosts: given {name!r}, expected names or addresses in lower case, without http:// and port, "
                 "such as search.example"
             )
+    parse_cache_size(config.cache)
     for name, minimum, maximum in (("workers", 1, 256), ("threads", 0, 256), ("port", 0, 65_535), ("drain", 0, 3_600)):
         if not minimum <= getattr(config, name) <= maximum:
             raise ConfigError(f"{name}: given {getattr(config, name)}, expected {minimum} to {maximum}")

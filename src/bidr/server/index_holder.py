@@ -22,6 +22,7 @@ from bidr.index.live.view import LiveView
 from bidr.index.reader import check_model
 from bidr.index.storage import checksum_kernels
 from bidr.index.storage.manifest import read_current
+from bidr.index.vectors import VectorMemory
 from bidr.search.evaluation import load_recall_curve
 from bidr.search.searcher import CANDIDATES, Searcher, make_query_vectors
 from bidr.search.types import QueryVectors
@@ -126,6 +127,7 @@ class IndexHolder:
         model: folder of the model, if it is not where the index says.
         make_encoder: called again when the index has been rebuilt with another model.
         make_vector_encoder: opens the text encoder of an index of vectors; called again when it is another one.
+        memory: memory for vectors; by default what `LiveIndex` chooses.
         linger: seconds before the encoder of a replaced model is closed, for requests in progress.
     """
 
@@ -136,6 +138,7 @@ class IndexHolder:
         make_encoder: EncoderFactory,
         linger: float = MODEL_LINGER_SECONDS,
         make_vector_encoder: VectorEncoderFactory = open_no_encoder,
+        memory: VectorMemory | None = None,
     ) -> None:
         self.folder, self._model_folder, self._make_encoder, self._linger = folder, model, make_encoder, linger
         self._make_vector_encoder = make_vector_encoder
@@ -144,7 +147,8 @@ class IndexHolder:
         """Why the newest state could not be opened."""
         self._failed: tuple[str, str] | None = None
         self._backoff = self._retry_at = 0.0
-        self._live = LiveIndex.open(folder)
+        self._live = LiveIndex.open(folder, memory=memory)
+        self.memory = self._live.memory
         self._current = self._make_snapshot(self._live.latest(), None)
         # Compilation leaves reference cycles; collecting them later would delay a request.
         gc.collect()
@@ -223,6 +227,8 @@ def warm_up_kernels(view: LiveView) -> None:
         bitmask.warm_up()
         iso_time.warm_up()
     checksum_kernels.compile_read_kernels()
+    for segment in view.segments:
+        segment.reader.vectors.compile_kernels()
     query_sides = (
         np.ones((1, dim), dtype=np.float32) / np.sqrt(np.float32(dim)) for dim in (manifest.code_dim, manifest.dim)
     )

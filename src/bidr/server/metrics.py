@@ -12,10 +12,19 @@ from pathlib import Path
 from typing import Any
 
 from bidr.search.types import Timings
+from bidr.utils.read_stats import ReadStats
 
 SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.0075, 0.01, 0.02, 0.03, 0.05, 0.1, 0.2, 0.5, 1, 2, 5, 10)
 COUNTS = (1, 2, 4, 8, 16, 32, 64, 128, 256)
 MAX_BUFFERED = 1_000
+DISK_COUNTS = {
+    "vector_hits": "Vectors that were in memory",
+    "disk_reads": "Reads requested",
+    "disk_read_bytes": "Bytes of the reads requested",
+}
+
+
+NO_READS = ReadStats()
 
 
 class Metrics:
@@ -49,11 +58,14 @@ class Metrics:
             "bidr_search_queries", "Queries of a search request", buckets=COUNTS, **options
         )
         self._reads = prometheus.Counter("bidr_vector_reads", "Vectors read to rank candidates", **options)
+        disk = {name: f"{what} to rank candidates" for name, what in DISK_COUNTS.items()}
+        self._disk = [prometheus.Counter(f"bidr_{name}", text, **options) for name, text in disk.items()]
         self._written = prometheus.Counter("bidr_documents_written", "Documents written", ["what"], **options)
         gauge: dict[str, Any] = {**options, "multiprocess_mode": "livesum"}
         self._waiting = prometheus.Gauge("bidr_queue", "Searches that wait for a thread, or have one", **gauge)
         self.batches = prometheus.Histogram("bidr_encode_batch", "Texts encoded together", buckets=COUNTS, **options)
         self.encoding = prometheus.Gauge("bidr_encode_queue", "Texts that wait to be encoded", **gauge)
+        self.cache = prometheus.Gauge("bidr_row_cache_bytes", "Row caches of all workers", **gauge)
         self.memory = prometheus.Gauge("bidr_worker_pss_bytes", "Memory of all workers, what they share once", **gauge)
         gauge["multiprocess_mode"] = "mostrecent"
         self.documents = prometheus.Gauge("bidr_documents", "Documents that can be found", **gauge)
@@ -63,7 +75,7 @@ class Metrics:
         self.count_searches: Callable[[], int] = lambda: 0
         """Returns how many searches wait for a thread or have one."""
         self._request_log: list[tuple[str, int, float]] = []
-        self._search_log: list[tuple[int, int, Timings]] = []
+        self._search_log: list[tuple[int, int, Timings, ReadStats]] = []
 
     def record_request(self, path: str, status: int, seconds: float) -> None:
         """Record a request."""
@@ -71,9 +83,9 @@ class Metrics:
         if len(self._request_log) >= MAX_BUFFERED:
             self.flush()
 
-    def record_search(self, queries: int, reads: int, steps: Timings) -> None:
+    def record_search(self, queries: int, reads: int, steps: Timings, disk: ReadStats = NO_READS) -> None:
         """Record a search; times are milliseconds."""
-        self._search_log.append((queries, reads, steps))
+        self._search_log.append((queries, reads, steps, disk))
 
     def flush(self) -> None:
         """Write buffered records to the files."""
@@ -90,9 +102,11 @@ class Metrics:
             )
         if not searches:
             return
-        queries, reads, times = zip(*searches, strict=True)
+        queries, reads, times, disk = zip(*searches, strict=True)
         observe_many(self._queries, queries, COUNTS)
         self._reads.inc(sum(reads))
+        for counter, count in zip(self._disk, [sum(counts) for counts in zip(*disk, strict=True)][1:], strict=True):
+            counter.inc(count)
         columns = [*zip(*times, strict=True), [sum(steps) for steps in times]]
         for histogram, column in zip(self._steps, columns, strict=True):
             observe_many(histogram, [ms / 1000 for ms in column if ms], SECONDS)

@@ -225,11 +225,14 @@ def _make_lexical_options(maximum: int, default: int, default_weight: float) -> 
 
 def _make_search_response() -> Schema:
     steps = ("encode", "candidates", "reads", "ranking", "total", "rerank")
+    counts = ("vectors", "hits", "reads", "bytes")
     result = make_object(
         {
             "answers": {"type": "array", "items": {"$ref": "#/components/schemas/Answer"}},
             "timings": make_object({step: {"type": "number", "minimum": 0} for step in steps}, optional=("rerank",))
             | {"description": "Milliseconds of each step; the share of this query in its batch."},
+            "disk": make_object({name: {"type": "number", "minimum": 0} for name in counts})
+            | {"description": "Vectors ranked, those of them in memory, reads, their bytes; the share of this query."},
         }
     )
     return make_object({"results": {"type": "array", "items": result}, "generation": make_integer()})

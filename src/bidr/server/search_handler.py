@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from bidr.index.vectors import ReadStats
 from bidr.search.cross_encoder import CrossEncoder, compose_passage, order_by_scores
 from bidr.search.types import QueryVectors, Timings
 from bidr.server.errors import DEADLINE_MESSAGE, DeadlineExceeded, InvalidRequest, NotFound
@@ -20,11 +21,12 @@ RERANK_SHARE = 0.8
 
 
 class SearchOutcome(NamedTuple):
-    """A rendered response body, the milliseconds of each step, and the number of vectors read."""
+    """A rendered response body, the milliseconds of each step, the number of vectors read, and what reading took."""
 
     body: bytes
     steps: Timings
     reads: int
+    read_stats: ReadStats
 
 
 class BatchHits(NamedTuple):
@@ -38,6 +40,7 @@ class BatchHits(NamedTuple):
     timings: Timings
     reads: int = 0
     """Candidates that were ranked by their vectors."""
+    read_stats: ReadStats = ReadStats()
 
 
 def search(
@@ -56,7 +59,7 @@ def search(
         reranker: orders hits if the request says so.
     """
     results: list[bytes] = []
-    count, totals, vector_reads = request.queries, Timings(encode_ms), 0
+    count, totals, vector_reads, read_stats = request.queries, Timings(encode_ms), 0, ReadStats()
     step = count if request.is_combined else QUERIES_PER_BATCH
     for start in range(0, count, step):
         if time.monotonic() > deadline:
@@ -72,6 +75,7 @@ def search(
         _, candidates, reads, ranking = hits.timings
         totals = Timings(encode_ms, totals.candidates + candidates, totals.reads + reads, totals.ranking + ranking)
         vector_reads += hits.reads
+        read_stats = read_stats.plus(hits.read_stats)
         timings = _divide_timings(encode_ms / count, hits.timings, len(hits.rows))
         if request.rerank and reranker is not None and request.texts is not None:
             results += [
@@ -80,7 +84,7 @@ def search(
             ]
             continue
         results += [_render_query(snapshot, request, hits, number, timings) for number in range(len(hits.rows))]
-    return SearchOutcome(render_body(results, snapshot.generation), totals, vector_reads)
+    return SearchOutcome(render_body(results, snapshot.generation), totals, vector_reads, read_stats)
 
 
 def read_document_query(snapshot: IndexSnapshot, ids: list[str], deadline: float) -> QueryVectors:
@@ -110,6 +114,12 @@ def _divide_timings(encode_ms: float, steps: Timings, queries: int) -> dict[str,
         "ranking": round(ranking, 4),
         "total": round(encode_ms + candidates + reads + ranking, 4),
     }
+
+
+def _divide_reads(stats: ReadStats, queries: int) -> dict[str, float]:
+    """Divide the reads of a batch evenly among its queries."""
+    names = ("vectors", "hits", "reads", "bytes")
+    return {name: round(count / queries, 1) for name, count in zip(names, stats, strict=True)}
 
 
 def _search_batch(
@@ -145,6 +155,7 @@ def _search_batch(
         ranking.word_ranks,
         ranking.timings,
         reads,
+        ranking.read_stats,
     )
 
 
@@ -180,7 +191,8 @@ def _render_reranked(
         hits.scores[cells], hits.candidate_ranks[cells], hits.candidate_scores[cells], word_ranks, rerank_scores
     )
     timings = timings | {"rerank": round(1000 * (time.monotonic() - started), 4)}
-    return render_result(columns, snapshot.lookup.get_columns(rows[page], texts=request.text), timings)
+    disk = _divide_reads(hits.read_stats, len(hits.rows))
+    return render_result(columns, snapshot.lookup.get_columns(rows[page], texts=request.text), timings, disk)
 
 
 def _render_query(
@@ -197,4 +209,5 @@ def _render_query(
     cells = (number, columns_of_hits)
     word_ranks = None if hits.word_ranks is None else hits.word_ranks[cells]
     columns = HitColumns(hits.scores[cells], hits.candidate_ranks[cells], hits.candidate_scores[cells], word_ranks)
-    return render_result(columns, snapshot.lookup.get_columns(rows, texts=request.text), timings)
+    disk = _divide_reads(hits.read_stats, len(hits.rows))
+    return render_result(columns, snapshot.lookup.get_columns(rows, texts=request.text), timings, disk)

@@ -27,10 +27,12 @@ def render_body(results: list[bytes], generation: int) -> bytes:
     return b'{"results":[%b],"generation":%d}' % (b",".join(results), generation)
 
 
-def render_result(numbers: HitColumns, documents: DocumentColumns, timings: dict[str, float]) -> bytes:
-    """Render the hits and timings of one query."""
+def render_result(
+    numbers: HitColumns, documents: DocumentColumns, timings: dict[str, float], disk: dict[str, float]
+) -> bytes:
+    """Render the hits of one query, its timings and its reads."""
     hits = _render_hits(numbers, documents) if documents[0] else b""
-    return b'{"answers":[%b],"timings":%b}' % (hits, orjson.dumps(timings))
+    return b'{"answers":[%b],"timings":%b,"disk":%b}' % (hits, orjson.dumps(timings), orjson.dumps(disk))
 
 
 def _render_hits(numbers: HitColumns, documents: DocumentColumns) -> bytes:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from bidr.errors import BidrError
 from bidr.index.engines.shared_memory import share_in
 from bidr.index.live.view import LiveView
+from bidr.index.vectors import VectorMemory
 from bidr.server.app import SearchService, make_app
 from bidr.server.config import ServerConfig
 from bidr.server.connections import raise_file_limit
@@ -78,6 +79,7 @@ def open_service(config: ServerConfig) -> SearchService:
             lambda model: make_encoder(of_index, model, metrics),
             linger=max(MODEL_LINGER_SECONDS, config.limits.seconds),
             make_vector_encoder=lambda view: make_vector_encoder(of_index, view, metrics),
+            memory=VectorMemory(config.cache, processes=config.workers),
         )
 
     holder = open_holder(config.index)
@@ -109,6 +111,7 @@ class Worker:
         holder, metrics = self.holder, self.service.metrics
         metrics.flush()
         metrics.documents.set(holder.current.view.count)
+        metrics.cache.set(holder.memory.cache.ram_bytes)
         metrics.generation.set(holder.current.generation)
         metrics.stale.set(1 if holder.error else 0)
         reason, logged_error, self._logged_error = holder.error, self._logged_error, holder.error

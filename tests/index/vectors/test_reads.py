@@ -90,7 +90,7 @@ def test_a_damaged_block_raises_only_when_it_is_read(tmp_path, kind, reads):
         evict(path)
         with VectorFile.open(path, reads=reads) as file:
             file.read(np.array(others))
-            for read in (file.read, file.fetch, lambda rows: file.score(rows, np.ones(48, dtype=np.float32))):
+            for read in (file.read, lambda rows: file.score(rows, np.ones(48, dtype=np.float32))):
                 with pytest.raises(IndexFolderError, match=r"vectors\.npy: rows .* are damaged") as caught:
                     read(np.array([row]))
             low, high = (int(word.replace(",", "")) for word in str(caught.value).split() if word[0].isdigit())
@@ -192,7 +192,7 @@ def test_io_uring_mode_raises_where_it_is_refused(tmp_path, monkeypatch):
     path = write_vectors(tmp_path, clustered(5, 8))
     monkeypatch.setattr(ring_pool, "refusal", "not permitted")
     with VectorFile.open(path, reads="io_uring") as file, pytest.raises(ConfigError, match="not permitted"):
-        file.fetch(np.array([0]))
+        file.fetch(np.array([0]), np.ones(8, dtype=np.float32))
     with VectorFile.open(path) as file:
         assert file.reads.endswith("advice")
         assert len(file.read(np.arange(5))) == 5

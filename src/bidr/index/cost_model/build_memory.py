@@ -31,6 +31,7 @@ from bidr.index.storage.manifest import open_segment
 from bidr.index.vectors import WRITE_ROWS
 from bidr.quantization.codebooks import ENCODE_ROWS
 from bidr.quantization.pq_training import FIT_ROWS
+from bidr.utils.byte_sizes import parse_bytes
 from bidr.utils.progress import say
 
 MIB = 1 << 20
@@ -51,10 +52,6 @@ BYTES_PER_LENGTH, POSTINGS_BUFFER_BYTES = 12, 200 * MIB
 # Links are chosen (vectors of the candidates, beside the means of all pieces), then reversed: some 140 of 5 bytes and
 # offsets for each group of four documents. A million documents took 311 and 410 MiB in all.
 CANDIDATE_SLACK, CHOOSING, BYTES_PER_LINKS, ORDERING = 1.25, 32 * MIB, 184, 40 * MIB
-# A size without a unit is bytes; a smaller one more likely lacks its unit.
-MIN_UNITLESS_BYTES = 1 << 20
-UNITS = {"": 1, **{f"{unit}B": 1000 ** (power + 1) for power, unit in enumerate("KMGTP")}}
-UNITS |= {f"{unit}iB": 1024 ** (power + 1) for power, unit in enumerate("KMGTP")} | {"B": 1}
 
 
 def estimate_build_peaks(
@@ -123,22 +120,6 @@ def check_budget(
             f"give {size} or more{advice}"
         )
     return budget_bytes
-
-
-def parse_bytes(name: str, text: str) -> int:
-    """Parse a size such as 64GiB, 500MB or 1e9."""
-    match = re.fullmatch(r"\s*([0-9.]+(?:e[+]?[0-9]{1,2})?)\s*([A-Za-z]*)\s*", text)
-    units = {unit.lower(): size for unit, size in UNITS.items()}
-    units |= {unit[0].lower(): size for unit, size in UNITS.items() if unit.endswith("iB")}
-    try:
-        number = float(match[1]) * units[match[2].lower()] if match else math.nan
-    except (ValueError, KeyError):
-        number = math.nan
-    if not 1 <= number < 1 << 60:
-        raise ConfigError(f"{name}: given {text!r}, expected a size such as 64GiB, 500MB or 1.5TiB")
-    if match and not match[2] and number < MIN_UNITLESS_BYTES:
-        raise ConfigError(f"{name}: given {text!r}, which is {number:,.0f} bytes; did you mean {match[1]}GiB?")
-    return int(number)
 
 
 def estimate_loaded_bytes(index: Path) -> int:

@@ -19,6 +19,7 @@ from bidr.index.ram_usage import RamUsage
 from bidr.index.reader import check_model
 from bidr.index.storage.live_state import IndexState, read_state
 from bidr.index.storage.manifest import Manifest, read_current, resolve_generation
+from bidr.index.vectors import CacheSize, VectorMemory
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.progress import say
 
@@ -31,8 +32,16 @@ class LiveIndex:
     refresh_error: why the newest state could not be opened; None if it could.
     """
 
-    def __init__(self, folder: Path, expect_model: str | None = None, ef: int | None = None) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        expect_model: str | None = None,
+        ef: int | None = None,
+        cache: CacheSize = None,
+        memory: VectorMemory | None = None,
+    ) -> None:
         self.folder, self.expect_model, self.ef = folder, expect_model, ef
+        self.memory = memory or VectorMemory(cache)
         self._lock, self._refreshed = threading.Lock(), 0.0
         self._current: tuple[str, str] = ("", "")
         self.refresh_error: str | None = None
@@ -40,9 +49,16 @@ class LiveIndex:
         self._view: LiveView = resolve_generation(folder, self._load)
 
     @classmethod
-    def open(cls, folder: Path | str, expect_model: str | None = None, ef: int | None = None) -> Self:
-        """Open an index (see `IndexReader.open`)."""
-        return cls(Path(folder), expect_model, ef)
+    def open(
+        cls,
+        folder: Path | str,
+        expect_model: str | None = None,
+        ef: int | None = None,
+        cache: CacheSize = None,
+        memory: VectorMemory | None = None,
+    ) -> Self:
+        """Open an index (see `IndexReader.open`); memory: instead of `cache`, a memory for its vectors."""
+        return cls(Path(folder), expect_model, ef, cache, memory)
 
     def latest(self) -> LiveView:
         """Return the newest state, at most REFRESH_SECONDS old; one thread at a time refreshes it."""
@@ -108,12 +124,15 @@ class LiveIndex:
         handles = {(segment.name, segment.entry.xxh3): segment.handle for segment in previous}
         segments, start = [], 0
         for entry in state.segments:
-            handle = handles.get((entry.name, entry.xxh3)) or SegmentHandle.open(self.folder, entry, self.ef)
+            handle = handles.get((entry.name, entry.xxh3)) or SegmentHandle.open(
+                self.folder, entry, self.ef, self.memory
+            )
             path = self.folder / name
             overlay = AttributeOverlay(path, state, entry) if entry.changed else None
             segments.append(Segment(handle, start, read_tombstones(path, state, entry), overlay))
             start += entry.count
         _check_same_shape(self.folder, segments)
+        self.memory.vector_bytes = sum(segment.reader.vectors.size for segment in segments)
         return tuple(segments)
 
     def to_faiss(self, engine: str = "scan") -> Any:

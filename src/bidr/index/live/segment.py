@@ -19,6 +19,7 @@ from bidr.index.live.memtable import Mask
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import SegmentEntry
 from bidr.index.storage.manifest import HasFiles, check_content
+from bidr.index.vectors import VectorMemory
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
 CACHE_BYTES = 16 << 20
@@ -31,8 +32,8 @@ class SegmentHandle:
         self.entry, self.reader = entry, reader
 
     @classmethod
-    def open(cls, folder: Path, entry: SegmentEntry, ef: int | None = None) -> Self:
-        reader = IndexReader.open_segment(folder, entry.name, entry.xxh3, ef)
+    def open(cls, folder: Path, entry: SegmentEntry, ef: int | None = None, memory: VectorMemory | None = None) -> Self:
+        reader = IndexReader.open_segment(folder, entry.name, entry.xxh3, ef, memory or VectorMemory())
         handle = cls(entry, reader)
         weakref.finalize(handle, reader.close)
         if reader.count != entry.count:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, reduce
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from bidr.index.ram_usage import RamUsage, measure_ram_usage
 from bidr.index.reader import IndexReader
 from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import Manifest
-from bidr.index.vectors import FetchedRows, score_fp16
+from bidr.index.vectors import FetchedRows, ReadStats, score_fp16
 from bidr.quantization.codebooks import Codebooks
 from bidr.utils.array_types import Bitmap, Codes, Floats, Rows
 
@@ -326,19 +326,29 @@ class LiveVectors:
         self.view = view
         self.dim = int(view.memtable.vectors.shape[1])
 
-    def fetch(self, rows: Rows) -> list[FetchedRows]:
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether most searches read from the disk, in all segments alike (see `VectorFile.waits_for_disk`)."""
+        return self.view.segments[0].reader.vectors.waits_for_disk
+
+    def fetch(self, rows: Rows, query: Floats) -> list[FetchedRows]:
         """Fetch rows of each segment (see `VectorFile.fetch`)."""
         if self.view.single_segment is not None:
-            return [self.view.single_segment.reader.vectors.fetch(rows)]
+            return [self.view.single_segment.reader.vectors.fetch(rows, query)]
         return [
-            segment.reader.vectors.fetch(local_rows)
+            segment.reader.vectors.fetch(local_rows, query)
             for segment, _, local_rows in self.view.split(rows)
             if segment is not None
         ]
 
+    @staticmethod
+    def sum_stats(fetched: list[FetchedRows]) -> ReadStats:
+        """Return what fetching took."""
+        return reduce(ReadStats.plus, [segment_rows.stats for segment_rows in fetched] or [ReadStats()])
+
     def score(self, rows: Rows, query: Floats, fetched: list[FetchedRows] | None = None) -> Floats:
         """Compute the scores of rows with a query (see `VectorFile.score`)."""
-        blocks = iter(self.fetch(rows) if fetched is None else fetched)
+        blocks = iter(self.fetch(rows, query) if fetched is None else fetched)
         if self.view.single_segment is not None:
             return self.view.single_segment.reader.vectors.score(rows, query, next(blocks))
         scores = np.empty(len(rows), dtype=np.float32)

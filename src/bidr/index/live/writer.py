@@ -15,7 +15,6 @@ from bidr.data.validation import format_value
 from bidr.data.vector_source import as_array
 from bidr.errors import BidrError, DataError, ForkError
 from bidr.index.builder.journal import WorkFolder
-from bidr.index.cost_model.build_memory import parse_bytes
 from bidr.index.filters.filter_expression import Filter, parse_filter
 from bidr.index.live.attribute_overlay import apply_changes, validate_changes, write_overlay
 from bidr.index.live.compaction import (
@@ -44,6 +43,7 @@ from bidr.index.storage.live_state import IndexState, SegmentEntry
 from bidr.index.storage.manifest import FileEntry, read_current
 from bidr.index.vectors import MAX_VALUES
 from bidr.utils.array_types import Floats
+from bidr.utils.byte_sizes import parse_bytes
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.progress import say
 

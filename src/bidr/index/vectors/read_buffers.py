@@ -7,50 +7,40 @@ import sys
 
 import numpy as np
 
-from bidr.index.vectors.direct_io import IO_SETUP, QUEUE_DEPTH, AioRequests, read_direct
-from bidr.index.vectors.page_cache_io import BLOCK, Array, BlockData, coalesce_blocks
+from bidr.index.vectors.direct_io import IO_SETUP, QUEUE_DEPTH, AioRequests, FileLayout, score_direct
+from bidr.index.vectors.page_cache_io import Array
 from bidr.index.vectors.resource_pool import ResourcePool
-from bidr.index.vectors.row_layout import make_checksum_keys
+from bidr.index.vectors.row_cache import CacheMemory
 
-BUFFER_BLOCKS = 4_096
-MAX_BUFFERS = 8
+BUFFER_BYTES = 2 << 20
+MAX_BUFFERS = 16
+"""Queries that read at the same time; others wait. More do not make a disk faster."""
 MACHINES = ("x86_64", "aarch64", "riscv64")
 
 
 class ReadBuffer:
-    """A buffer of BUFFER_BLOCKS blocks; only pages that were ever read into take RAM."""
+    """Memory for the reads of a query that are in flight; only pages that were ever read into take RAM."""
 
     def __init__(self) -> None:
-        self.process, self.size = os.getpid(), BUFFER_BLOCKS
+        self.process, self.size = os.getpid(), BUFFER_BYTES
         # Shared, not private: a child forked while reads are in flight must not take their pages along.
-        self._memory = mmap.mmap(-1, self.size * BLOCK)
+        self._memory = mmap.mmap(-1, self.size)
         memory = np.frombuffer(self._memory, dtype=np.uint8)
         iocbs = np.zeros((QUEUE_DEPTH, 8), dtype=np.uint64)
         pointers = iocbs.ctypes.data + iocbs.strides[0] * np.arange(QUEUE_DEPTH)
         events = np.zeros((QUEUE_DEPTH, 4), dtype=np.int64)
-        self._requests = AioRequests(_create_aio_context(QUEUE_DEPTH), iocbs, pointers, events, memory)
         self._content = memory.view()
         self._content.flags.writeable = False  # like mapped files, so that kernels are compiled for one type only
+        content, tail = self._content.view("<u8"), self._content[:0]
+        context = _create_aio_context(QUEUE_DEPTH)
+        self._requests = AioRequests(context, iocbs, pointers, events, memory, content, tail)
 
-    def release(self) -> None:
-        """Return the buffer to the pool."""
-        read_buffers.release(self)
-
-    def view_like(self, stored: Array) -> Array:
-        """View the buffer with the dtype of a file's values."""
-        return self._content.view(stored.dtype)
-
-    def read(self, file: int, size: int, blocks: Array, expected: Array, verified: Array) -> int:
-        """Read and verify sorted blocks, stored contiguously; returns a state of `read_direct`.
-
-        Args:
-            file: Descriptor opened with O_DIRECT.
-            size: Bytes of the file.
-            expected: Checksums of the file's blocks; empty to skip verification.
-            verified: Bitmap over blocks in which the verified ones are set.
-        """
-        data = BlockData(self._content.view("<u8"), self._content[:0], make_checksum_keys(), expected, verified)
-        return int(read_direct(self._requests, file, size, coalesce_blocks(blocks), data))
+    def score(
+        self, file: FileLayout, keys: Array, cache: CacheMemory, query: Array, scores: Array, counts: Array
+    ) -> int:
+        """Read and score rows; arguments and result as of `score_direct`."""
+        stored = self._content.view(cache.stored.dtype)
+        return int(score_direct(self._requests, file, keys, cache, stored, query, scores, counts))
 
 
 def _create_aio_context(depth: int) -> int:

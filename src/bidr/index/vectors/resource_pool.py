@@ -1,7 +1,9 @@
 """Per-process pool of kernel resources: io_uring rings and buffers for direct reads."""
 
 import os
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Generic, Protocol, TypeVar
 
 
@@ -29,9 +31,10 @@ class ResourcePool(Generic[ResourceT]):
     def _reset(self) -> None:
         self._process, self._created = os.getpid(), 0
         self._free, self._retired = list[ResourceT](), list[ResourceT]()
+        self._returned, self._waiting = threading.Condition(), 0
 
-    def borrow(self) -> ResourceT | None:
-        """Take a resource; None where the system refuses it or all are in use."""
+    def borrow(self, *, wait: bool = False) -> ResourceT | None:
+        """Take a resource; None where the system refuses it, or all are in use unless `wait`."""
         if self._process != os.getpid():
             self._reset()
         if self.refusal:
@@ -41,7 +44,7 @@ class ResourcePool(Generic[ResourceT]):
         except IndexError:  # contextlib.suppress costs a microsecond of each query
             pass
         if self._created >= self._limit:
-            return None
+            return self._wait() if wait else None
         self._created += 1
         try:
             return self._create()
@@ -49,15 +52,33 @@ class ResourcePool(Generic[ResourceT]):
             self.refusal = self.refusal or str(error.strerror or error)
             return None
 
+    def _wait(self) -> ResourceT | None:
+        """Wait until a resource returns; None if the pool is disabled meanwhile."""
+        with self._returned:
+            self._waiting += 1
+            try:
+                while not self.refusal:
+                    with suppress(IndexError):  # other threads take resources without the lock
+                        return self._free.pop()
+                    self._returned.wait()
+            finally:
+                self._waiting -= 1
+        return None
+
     def release(self, resource: ResourceT) -> None:
         """Return a resource; one that was borrowed before a fork is dropped."""
         if resource.process == os.getpid() == self._process:
             self._free.append(resource)
+            if self._waiting:
+                with self._returned:
+                    self._returned.notify()
 
     def retire(self, resource: ResourceT, reason: str) -> None:
         """Disable the pool after a hang. The resource stays referenced: the kernel may still write to its memory."""
         self._retired.append(resource)
         self.refusal = reason
+        with self._returned:
+            self._returned.notify_all()
 
     def is_usable(self) -> bool:
         """Tell whether this process may use the resource; `refusal` says why not."""

@@ -126,6 +126,14 @@ def compute_negative_distance(stored: Array, start: Any, query: Array) -> Any:
 
 
 @njit_cached()
+def score_row_at(stored: Array, start: Any, query: Array, by_distance: bool) -> Any:
+    """Compute the score of the row that begins at `start`."""
+    if by_distance:
+        return compute_negative_distance(stored, start, query)
+    return compute_inner_product(stored, start, query)
+
+
+@njit_cached()
 def score_rows(
     stored: Array,
     stride: int,
@@ -150,12 +158,7 @@ def score_rows(
             for place in range(0, stride, values_per_line):
                 prefetch(stored, start + np.uint64(place))
         row = rows[number]
-        if row < 0:
-            scores[number] = -np.inf
-        elif by_distance:
-            scores[number] = compute_negative_distance(stored, np.uint64(row) * step, query)
-        else:
-            scores[number] = compute_inner_product(stored, np.uint64(row) * step, query)
+        scores[number] = score_row_at(stored, np.uint64(row) * step, query, by_distance) if row >= 0 else -np.inf
         if stop_on_fault and number == next_check:
             if count_major_faults(usage) > initial_faults:
                 return number + 1

@@ -6,20 +6,25 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Literal, Self
+from typing import Any, Literal, NamedTuple, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from bidr.errors import REBUILD, ConfigError, DataError, IndexFolderError
-from bidr.index.vectors.direct_reader import ALL_MAPPED, DirectReader, FetchedRows
+from bidr.index.vectors.direct_reader import DirectReader
 from bidr.index.vectors.mmap_guard import MmapGuard
 from bidr.index.vectors.npy_header import BLOCK, read_npy_header
+from bidr.index.vectors.row_cache import CacheMemory, get_empty_cache
 from bidr.index.vectors.row_layout import CHECKSUM_DTYPE, get_checksum_path, make_checksum_keys, read_layout
+from bidr.index.vectors.vector_memory import VectorMemory
 from bidr.utils.array_types import Floats, Rows
+from bidr.utils.read_stats import ReadStats
 
 ReadMode = Literal["auto", "io_uring", "advice"]
 ROWS_PER_FETCH = 16_384
+MAX_DIRECT_BLOCKS = 4_096
+"""Queries that need more new blocks bring them into the page cache at once, if that is where vectors stay."""
 MAX_PREFETCHED_BYTES = 1 << 28
 """Checksum files up to this size are prefetched completely."""
 Fp16Vectors = npt.NDArray[np.float16]
@@ -38,17 +43,30 @@ def score_fp16(vectors: Fp16Vectors, query: Floats, *, by_distance: bool = False
     return scores
 
 
+class FetchedRows(NamedTuple):
+    """Rows brought by `VectorFile.fetch`: the scores of those that were read past the page cache.
+
+    stats:  What it took.
+    scores: -inf at the other rows; None: no row was read so.
+    mapped: Places of the other rows, which are in mapped memory; None: none, or all without scores.
+    """
+
+    stats: ReadStats
+    scores: Floats | None = None
+    mapped: Rows | None = None
+
+
 class VectorFile:
     """A memory-mapped file of vectors that any number of threads may read.
 
-    Each block of the file is verified when it is first read and whenever it enters the page cache again. RAM: two bits
-    per block, arrays of at most ROWS_PER_FETCH rows, and the read buffers that all files of a process share.
+    Each block of the file is verified when it is first read and whenever it enters memory again. RAM: two bits per
+    block, arrays of at most ROWS_PER_FETCH rows, the read buffers that all files of a process share, and the row cache.
     """
 
     by_distance = False
     """Whether scores are negative squared distances instead of inner products."""
 
-    def __init__(self, path: Path, reads: ReadMode = "auto") -> None:
+    def __init__(self, path: Path, reads: ReadMode = "auto", memory: VectorMemory | None = None) -> None:
         self.path = path
         self.kind, self.count, self.dim, self._start = read_layout(path)
         self._row_bytes = 2 * self.dim if self.kind == "fp16" else self.dim + 4
@@ -59,7 +77,7 @@ class VectorFile:
         self._map = mmap.mmap(self._handle, 0, prot=mmap.PROT_READ)
         # Without both hints every read loads its surroundings: 1,000 cold rows take 2,000 ms instead of 60.
         self._map.madvise(mmap.MADV_RANDOM)
-        size = len(self._map)
+        self.size = size = len(self._map)
         self._stored = np.frombuffer(self._map, "<u2" if self.kind == "fp16" else "i1", offset=self._start)
         self._words = np.frombuffer(self._map, "<u8", count=size // 8)
         self._tail = np.frombuffer(self._map, np.uint8, offset=size - size % 8) if size % 8 else _NO_BYTES
@@ -68,25 +86,37 @@ class VectorFile:
         self._verified = self._block_flags[0]
         self._guard = MmapGuard((path, self._map), (get_checksum_path(path), self._checksums))
         self._reads = reads
+        self.memory = memory or VectorMemory()
+        if memory is None:
+            self.memory.vector_bytes = size
+        self._number = self.memory.cache.add_file()
         use_direct = reads == "auto" and self._start % self._stored.itemsize == 0
-        self._direct_reader = DirectReader.open(path, size) if use_direct else None
+        self._direct_reader = DirectReader.open(path) if use_direct else None
 
     @classmethod
-    def open(cls, path: Path, reads: ReadMode = "auto") -> Self:
+    def open(cls, path: Path, reads: ReadMode = "auto", memory: VectorMemory | None = None) -> Self:
         """Open an .npy file of rows.
 
         Args:
             path: The file; its checksums, if any, are beside it.
             reads: How new rows enter the page cache: "io_uring", or "advice" (madvise). "auto" takes io_uring where
-                it is allowed, and reads rows with O_DIRECT the first time.
+                it is allowed, and reads rows with O_DIRECT the first time, or always where the page cache cannot hold
+                the vectors.
+            memory: What the files of an index share; by default a memory of the file's own.
         """
-        return cls(path, reads)
+        return cls(path, reads, memory)
 
     @property
     def reads(self) -> str:
         """How rows that are not in memory are read on this machine."""
-        direct = self._direct_reader is not None and self._direct_reader.is_usable()
-        return f"direct, then {self._cached_reads}" if direct else self._cached_reads
+        if self._direct_reader is None or not self._direct_reader.is_usable():
+            return self._cached_reads
+        return f"direct, then {self._cached_reads}" if self.memory.uses_page_cache() else "direct"
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether most searches read from the disk, as the page cache cannot hold the vectors."""
+        return self._direct_reader is not None and not self.memory.uses_page_cache()
 
     @property
     def _cached_reads(self) -> str:
@@ -114,9 +144,27 @@ class VectorFile:
             "checksums": checksums if checksums <= MAX_PREFETCHED_BYTES else 0,
         }
 
-    def fetch(self, rows: Rows) -> FetchedRows:
-        """Read and verify rows together; -1 is skipped. Returns quickly where they are in memory."""
-        return self._fetch(_as_rows(rows))
+    def fetch(self, rows: Rows, query: Floats) -> FetchedRows:
+        """Read and verify rows together; -1 is skipped. Returns quickly where they are in memory.
+
+        Rows that are read past the page cache are scored at once, as others soon need their buffer.
+
+        Args:
+            rows: Row numbers.
+            query: A vector of `dim` numbers.
+        """
+        from bidr.index.vectors.page_cache_io import is_verified
+
+        rows = _as_rows(rows)
+        self._guard.check_sizes()
+        if len(rows) <= ROWS_PER_FETCH:
+            in_page_cache = self.memory.uses_page_cache()
+            if in_page_cache and is_verified(rows, self.count, self._start, self._row_bytes, self._verified):
+                return FetchedRows(ReadStats(len(rows), len(rows)))
+            fetched = self._fetch_direct(rows, self._as_query(query), in_page_cache)
+            if fetched is not None:
+                return fetched
+        return FetchedRows(self._fetch(rows))
 
     def score(self, rows: Rows, query: Floats, fetched: FetchedRows | None = None) -> Floats:
         """Compute the score of a query with rows; -inf for a row of -1.
@@ -128,29 +176,41 @@ class VectorFile:
         Args:
             rows: Row numbers.
             query: A vector of `dim` numbers.
-            fetched: Result of `fetch` for these rows; without it they are fetched now.
+            fetched: Result of `fetch` for these rows and this query; without it they are fetched now.
         """
-        rows, query = _as_rows(rows), np.ascontiguousarray(query, dtype=np.float32)
+        rows, query = _as_rows(rows), self._as_query(query)
+        if fetched is None:
+            if len(rows) > ROWS_PER_FETCH:
+                parts = range(0, len(rows), ROWS_PER_FETCH)
+                return np.concatenate([self.score(rows[start : start + ROWS_PER_FETCH], query) for start in parts])
+            fetched = self.fetch(rows, query)
+        if fetched.scores is None:
+            return self._score_mapped(rows, query)
+        if fetched.mapped is not None:
+            fetched.scores[fetched.mapped] = self._score_mapped(rows[fetched.mapped], query)
+        return fetched.scores
+
+    @staticmethod
+    def sum_stats(fetched: FetchedRows) -> ReadStats:
+        """Return what fetching took."""
+        return fetched.stats
+
+    def _as_query(self, query: Floats) -> Floats:
+        query = np.ascontiguousarray(query, dtype=np.float32)
         if query.shape != (self.dim,):
             raise DataError(f"query: given shape {query.shape}, expected ({self.dim},)")
-        return self._score(rows, query, self._fetch(rows) if fetched is None else fetched, sys.platform == "linux")
+        return query
 
-    def _score(self, rows: Rows, query: Floats, fetched: FetchedRows, stop_on_fault: bool) -> Floats:
+    def _score_mapped(self, rows: Rows, query: Floats) -> Floats:
         from bidr.index.vectors.scoring_kernels import score_rows
 
-        scores = np.empty(len(rows), dtype=np.float32)
-        if fetched.buffer is not None:
-            score_rows(
-                fetched.buffer.view_like(self._stored), 1, fetched.offsets, query, scores, 0, False, self.by_distance
-            )
-            others = np.flatnonzero(fetched.offsets < 0)
-            if len(others):
-                scores[others] = self._score(rows[others], query, ALL_MAPPED, stop_on_fault)
-            return scores
+        scores, stop_on_fault = np.empty(len(rows), dtype=np.float32), sys.platform == "linux"
         count = score_rows(self._stored, self._stride, rows, query, scores, 0, stop_on_fault, self.by_distance)
         if count < len(rows):  # rows that were read and have been evicted since
             rest = rows[count:]
-            scores[count:] = self._score(rest, query, self._fetch(rest, reread=True), False)
+            self._forget_evicted(rest)
+            self._fetch(rest)
+            score_rows(self._stored, self._stride, rows, query, scores, count, False, self.by_distance)
         return scores
 
     def read(self, rows: Rows) -> Floats:
@@ -161,33 +221,33 @@ class VectorFile:
         if len(rows) and rows.min() < 0:
             raise self._make_row_error(int(rows.min()))
         vectors = np.empty((len(rows), self.dim), dtype=np.float32)
+        in_page_cache = self.memory.uses_page_cache()
         for start in range(0, len(rows), ROWS_PER_FETCH):
             part, out = rows[start : start + ROWS_PER_FETCH], vectors[start : start + ROWS_PER_FETCH]
-            fetched = self._fetch(part)
-            if fetched.buffer is not None:
-                decode_rows(fetched.buffer.view_like(self._stored), 1, fetched.offsets, out)
-                part = np.where(fetched.offsets < 0, part, -1)
+            # What the page cache cannot hold may have been evicted and changed since it was verified.
+            self._fetch(part, reread=not in_page_cache)
             decode_rows(self._stored, self._stride, part, out)
         return vectors
 
-    def _fetch(self, rows: Rows, *, reread: bool = False) -> FetchedRows:
-        """Read unverified blocks of rows (all with `reread`), ROWS_PER_FETCH rows at a time."""
+    def _fetch(self, rows: Rows, *, reread: bool = False) -> ReadStats:
+        """Bring unverified blocks of rows (all with `reread`) into the page cache, ROWS_PER_FETCH rows at a time."""
+        from bidr.index.vectors.direct_io import split_rows
         from bidr.index.vectors.page_cache_io import coalesce_blocks, is_verified
 
         self._guard.check_sizes()
-        fetched = ALL_MAPPED
+        stats = ReadStats()
         for start in range(0, len(rows), ROWS_PER_FETCH):
             part = rows[start : start + ROWS_PER_FETCH]
             if not reread and is_verified(part, self.count, self._start, self._row_bytes, self._verified):
+                stats = stats.plus(ReadStats(len(part), len(part)))
                 continue
-            blocks = self._find_blocks(part, reread)
-            if len(blocks) and len(part) == len(rows):
-                fetched = self._fetch_direct(part, blocks, reread)
-                if fetched.buffer is not None:
-                    blocks = self._find_blocks(part[fetched.offsets < 0], reread)
-            if len(blocks):
-                self._read_spans(coalesce_blocks(blocks))
-        return fetched
+            spans = coalesce_blocks(self._find_blocks(part, reread))
+            hits = 0 if reread else len(split_rows(part, self._start, self._row_bytes, self._verified)[1])
+            if len(spans):
+                self._read_spans(spans)
+            blocks = int((spans[:, 1] - spans[:, 0] + 1).sum())
+            stats = stats.plus(ReadStats(len(part), hits, len(spans), BLOCK * blocks))
+        return stats
 
     def _find_blocks(self, rows: Rows, reread: bool) -> Rows:
         """Find the unverified blocks of rows (all with `reread`), sorted."""
@@ -200,16 +260,91 @@ class VectorFile:
         blocks.sort()
         return blocks
 
-    def _fetch_direct(self, rows: Rows, blocks: Rows, reread: bool) -> FetchedRows:
-        """Read blocks with O_DIRECT if they are read for the first time."""
-        from bidr.index.vectors.direct_io import locate_rows
+    def _fetch_direct(self, rows: Rows, query: Floats, in_page_cache: bool) -> FetchedRows | None:
+        """Score rows that are read past the page cache; None where all should be in mapped memory.
 
-        if self._direct_reader is None:
-            return ALL_MAPPED
-        buffer, in_buffer = self._direct_reader.read(blocks, self._block_flags, self._words, self._expected, reread)
-        if buffer is None:
-            return ALL_MAPPED
-        return FetchedRows(buffer, locate_rows(rows, in_buffer, self._start, self._row_bytes, self._stored.itemsize))
+        That is always so where the page cache cannot hold the vectors, otherwise for blocks that nobody read before.
+        """
+        from bidr.index.vectors.direct_io import make_row_keys
+
+        direct = self._direct_reader
+        if direct is None or not direct.is_usable():
+            return None
+        if in_page_cache:
+            return self._fetch_first_reads(direct, rows, query)
+        self._check_rows(rows)
+        cache = self.memory.cache.get_memory(self._row_bytes, self._stored.dtype)
+        fetched = self._score_direct(direct, rows, make_row_keys(rows, np.arange(len(rows))), query, cache)
+        if fetched is None:
+            self._forget(rows)
+        return fetched
+
+    def _fetch_first_reads(self, direct: DirectReader, rows: Rows, query: Floats) -> FetchedRows | None:
+        from bidr.index.vectors.direct_io import is_first_read, make_row_keys, split_rows
+
+        blocks = np.unique(self._find_blocks(rows, reread=False))
+        if not 0 < len(blocks) <= MAX_DIRECT_BLOCKS:
+            return None
+        if not is_first_read(blocks, self._block_flags[1], self._words.ctypes.data, mmap.PAGESIZE):
+            return None
+        places, mapped = split_rows(rows, self._start, self._row_bytes, self._verified)
+        no_cache = get_empty_cache(self._stored.dtype)
+        fetched = self._score_direct(direct, rows, make_row_keys(rows[places], places), query, no_cache)
+        if fetched is None:
+            return None
+        stats = fetched.stats.plus(ReadStats(len(mapped), len(mapped)))
+        return FetchedRows(stats, fetched.scores, mapped if len(mapped) else None)
+
+    def compile_kernels(self) -> None:
+        """Compile what reading needs in either memory, as a search does after the policy has changed."""
+        from bidr.index.vectors.direct_io import make_row_keys
+
+        rows, query = np.empty(0, dtype=np.int64), np.zeros(self.dim, dtype=np.float32)
+        self._fetch(rows)
+        self._score_mapped(rows, query)
+        if self._direct_reader is not None and self._direct_reader.is_usable():
+            no_cache = get_empty_cache(self._stored.dtype)
+            self._score_direct(self._direct_reader, rows, make_row_keys(rows, rows), query, no_cache)
+
+    def _check_rows(self, rows: Rows) -> None:
+        if len(rows) and not -1 <= rows.min() <= rows.max() < self.count:
+            raise self._make_row_error(int(rows[(rows < -1) | (rows >= self.count)][0]))
+
+    def _forget(self, rows: Rows) -> None:
+        """Verify the blocks of rows again when they are read next."""
+        blocks = self._find_blocks(rows, reread=True)
+        np.bitwise_and.at(self._verified, blocks >> 3, ~np.left_shift(1, blocks & 7).astype(np.uint8))
+
+    def _forget_evicted(self, rows: Rows) -> None:
+        """Do the same where they have left the page cache."""
+        from bidr.index.vectors.direct_io import clear_evicted
+
+        clear_evicted(
+            np.unique(self._find_blocks(rows, reread=True)), self._verified, self._words.ctypes.data, mmap.PAGESIZE
+        )
+
+    def _score_direct(
+        self, direct: DirectReader, rows: Rows, keys: Rows, query: Floats, cache: CacheMemory
+    ) -> FetchedRows | None:
+        """Read and score the rows of `keys`."""
+        from bidr.index.vectors.direct_io import CACHED_ROWS, READ_BLOCKS, READS, FileLayout
+
+        layout = FileLayout(
+            direct.handle,
+            self.size,
+            self._start,
+            self._row_bytes,
+            self._number,
+            make_checksum_keys(),
+            self._expected,
+            self._block_flags[1],
+            self.by_distance,
+        )
+        scores, counts = np.full(len(rows), -np.inf, dtype=np.float32), np.zeros(3, dtype=np.int64)
+        if not direct.score(layout, keys, cache, query, scores, counts):
+            return None
+        hits, reads, blocks = int(counts[CACHED_ROWS]), int(counts[READS]), int(counts[READ_BLOCKS])
+        return FetchedRows(ReadStats(len(keys), hits, reads, BLOCK * blocks), scores)
 
     def _read_spans(self, spans: npt.NDArray[np.int64]) -> None:
         """Bring spans of blocks into the page cache and verify them."""

@@ -21,7 +21,7 @@ function drawing(name, attributes) {
 const count = (number) => Math.round(number).toLocaleString("en");
 const ms = (value) => (value >= 99.5 ? `${Math.round(value)} ms` : value >= 9.95 ? `${value.toFixed(0)} ms` : `${value.toFixed(value < 0.095 ? 2 : 1)} ms`);
 
-export function drawTime(bar, legend, timings) {
+export function drawTime(bar, legend, timings, disk) {
   const total = timings.total || 1;
   const lines = [];
   Object.keys(STEPS).forEach((step, place) => {
@@ -35,12 +35,16 @@ export function drawTime(bar, legend, timings) {
   });
   const all = element("li", "in all ", "total");
   all.append(element("b", ms(timings.total)));
-  legend.replaceChildren(...lines, all);
+  legend.replaceChildren(...lines, all, ...(disk?.vectors ? [element("li", reads(disk), "disk")] : []));
   bar.setAttribute("aria-label", `${ms(timings.total)} in all: ` + Object.keys(STEPS).map((step) => `${STEPS[step]} ${ms(timings[step] ?? 0)}`).join(", "));
 }
 
 // Words worth marking: of three letters or more, or numbers.
 export const wordsOf = (query) => query.toLowerCase().match(/[\p{L}\p{N}]+/gu)?.filter((word) => word.length > 2 || /\p{N}/u.test(word)) ?? [];
+function reads({ vectors, hits, reads: made, bytes }) {
+  const share = `${Math.round((100 * hits) / vectors)} % of ${count(vectors)} vectors in memory`;
+  return made ? `${share}, ${count(made)} ${made === 1 ? "read" : "reads"} of ${count(bytes / 1000)} kB` : share;
+}
 
 // Returns the sentence that says what happened.
 export function drawAnswers(list, byCodesList, deep, wanted, found, byCodes) {

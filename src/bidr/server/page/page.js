@@ -84,7 +84,7 @@ function draw() {
   $("by-vectors").textContent = wanted.lexical && about.words ? "By vectors and BM25" : "By vectors";
   $("took").hidden = false;
   $("examples").hidden = true;
-  drawTime($("bar"), $("legend"), found.timings);
+  drawTime($("bar"), $("legend"), found.timings, found.disk);
   $("said").replaceChildren(...drawAnswers($("answers"), $("by-codes"), $("deep"), wanted, found, byCodes));
   drawLinks(board, $("links"));
 }
