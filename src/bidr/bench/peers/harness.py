@@ -36,8 +36,15 @@ def main() -> int:
     sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != HERE]
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
+        phases = {"build": build, "search": search}
+        if "cgroup" in request:
+            from bidr.bench.peers import limited_search
+
+            limited_search.enter_cgroup(request)
+            phases |= {"need": limited_search.measure_need, "sweep": limited_search.sweep}
+            phases |= {"report": limited_search.report}
         peer = _load_adapter(Path(request["adapter"]))
-        {"build": build, "search": search}[request["phase"]](peer, request, say)
+        phases[request["phase"]](peer, request, say)
     except Exception as error:
         traceback.print_exc()
         say(event="error", error=f"{type(error).__name__}: {error}")

@@ -1,0 +1,231 @@
+"""Run a comparison with less memory than data: every peer in a memory cgroup, with fresh queries."""
+
+import itertools
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from bidr.bench.launch import PeerError, run_harness
+from bidr.bench.memory_cgroup import UNLIMITED, MemoryCgroup
+from bidr.bench.run import (
+    RESULTS,
+    BenchmarkData,
+    Limits,
+    Row,
+    TrainedCodebooks,
+    build_variant,
+    compute_recall,
+    make_request,
+    make_row,
+    train_codebooks,
+    write_vectors,
+)
+from bidr.bench.variants import Variant
+from bidr.data.vector_source import VectorSource
+from bidr.errors import ConfigError
+from bidr.index.cost_model.build_memory import parse_bytes
+
+SAMPLING_SECONDS = 0.01
+# Queries that do not count: half of them warm up, the others measure throughput.
+OTHER_QUERIES = 4
+_numbers = itertools.count()
+RECALL_TARGETS = (0.9, 0.95, 0.96, 0.98, 0.99)
+
+
+class QueryParts(NamedTuple):
+    """Ranges of queries by use; none is used twice for one setting."""
+
+    sweep: tuple[int, int]
+    report: tuple[int, int]
+    warm_up: tuple[int, int]
+    throughput: tuple[int, int]
+
+
+class LimitedConfig(NamedTuple):
+    """A comparison in limited memory.
+
+    cache: bytes of page cache that a process gets beside the anonymous memory it needs.
+    clients: numbers of threads that ask at once.
+    targets: recall@10 of the settings to report.
+    """
+
+    cache: int
+    clients: tuple[int, ...] = (1, 2, 4, 8, 16)
+    targets: tuple[float, ...] = RECALL_TARGETS
+
+
+def parse_memory_limit(text: str, vectors_bytes: int) -> int:
+    """Parse a share of the vectors file, such as 10%, or a size."""
+    if not text.strip().endswith("%"):
+        return parse_bytes("--memory-limit", text)
+    try:
+        share = float(text.strip()[:-1]) / 100
+    except ValueError:
+        share = 0.0
+    if not 0 < share <= 1:
+        raise ConfigError(f"--memory-limit: given {text!r}, expected a share such as 10% or a size such as 2GiB")
+    return max(1, round(share * vectors_bytes))
+
+
+def divide_queries(count: int, asked: int) -> QueryParts:
+    """Divide the queries of a file by use."""
+    least = (2 + OTHER_QUERIES) * asked
+    if count < least:
+        raise ConfigError(
+            f"--asked: given {asked} with {count:,} queries, expected {least:,} or more, because fresh ones choose "
+            f"settings, warm up and measure throughput; give more queries, or --asked {count // (2 + OTHER_QUERIES)}"
+        )
+    middle = 2 * asked + (count - 2 * asked) // 2
+    return QueryParts((0, asked), (asked, 2 * asked), (2 * asked, middle), (middle, count))
+
+
+def prepare_limited(
+    folder: Path, documents: VectorSource, queries: VectorSource, asked: int
+) -> tuple[BenchmarkData, QueryParts]:
+    """Write vectors and shuffled queries, and compute the exact top 100 of the queries that are scored."""
+    from bidr.quantization.exact_search import search_vectors
+
+    parts = divide_queries(len(queries), asked)
+    rows = write_vectors(folder, documents)
+    shuffled = queries[np.random.default_rng(0).permutation(len(queries))]
+    np.save(folder / "queries.npy", shuffled)
+    exact = search_vectors(shuffled[: parts.report[1]], rows, RESULTS).rows
+    documents_path, queries_path, rows_path = (folder / f"{name}.npy" for name in ("documents", "queries", "vectors"))
+    return BenchmarkData(folder, documents_path, queries_path, rows_path, exact, len(rows)), parts
+
+
+class _Context(NamedTuple):
+    prepared: BenchmarkData
+    parts: QueryParts
+    get_python: Callable[[str], str]
+    limits: Limits
+    config: LimitedConfig
+    fitted: dict[int, TrainedCodebooks]
+
+
+def compare_limited(
+    variants: list[Variant],
+    prepared: BenchmarkData,
+    parts: QueryParts,
+    get_python: Callable[[str], str],
+    failed: dict[str, str],
+    limits: Limits,
+    config: LimitedConfig,
+    keep: Callable[[list[Row]], None] = lambda rows: None,
+) -> list[Row]:
+    """Return a row per variant, with a point per reported setting or the reason for a failure.
+
+    Settings are chosen on queries of their own: for each recall, the one with the lowest median latency. Each reported
+    setting has a process of its own, which opens an evicted index and warms up with other queries.
+    """
+    books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
+    fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
+    context = _Context(prepared, parts, get_python, limits, config, fitted)
+    rows = []
+    for variant in variants:
+        row = make_row(variant)
+        rows.append(row)
+        try:
+            if variant.peer in failed:
+                raise PeerError(failed[variant.peer])
+            _measure_variant(variant, row, context, lambda: keep(rows))
+        except PeerError as error:
+            row["stopped" if row["points"] else "error"] = str(error)
+        print(f"{variant.name}: {row.get('error', 'measured')}", file=sys.stderr, flush=True)
+        keep(rows)
+    return rows
+
+
+def _measure_variant(variant: Variant, row: Row, context: _Context, keep: Callable[[], None]) -> None:
+    prepared, limits, config = context.prepared, context.limits, context.config
+    python = context.get_python(variant.peer)
+    request = make_request(variant, prepared, context.fitted, limits)
+    request["settings"]["cache_bytes"] = config.cache
+    build_variant(variant, request, row, python, limits, prepared, context.fitted)
+    request |= {"parts": context.parts._asdict(), "clients": list(config.clients)}
+
+    def run(phase: str, grid: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], int]:
+        with _make_cgroup(prepared) as cgroup:
+            cgroup.set_limit(limit)
+            parameters = {"phase": phase, "grid": grid, "cgroup": [cgroup.version, *map(_as_text, cgroup[1:])]}
+            with _sample_peak(cgroup) as peak:
+                lines = run_harness(python, {**request, **parameters}, limits.seconds, os.cpu_count() or 1)
+        return lines, peak[0]
+
+    needed, peak = run("need", variant.grid, UNLIMITED)
+    need = next(line for line in needed if line["event"] == "need")
+    # Opening may take more than searching: the process lowers the limit itself once it is open.
+    limit = max(need["charged_bytes"], peak) + config.cache
+    request["limit_bytes"] = need["charged_bytes"] + config.cache
+    row |= {
+        "index_bytes_per_document": need["index_bytes"] / prepared.documents,
+        "anonymous_bytes": need["charged_bytes"],
+        "peak_anonymous_bytes": peak,
+        "limit_bytes": request["limit_bytes"],
+    }
+    swept, _ = run("sweep", variant.grid, limit)
+    row["sweep"] = [_score(line, prepared, context.parts.sweep) for line in swept if line["event"] == "swept"]
+    for setting in choose_settings(row["sweep"], config.targets):
+        reported, _ = run("report", [setting], limit)
+        row["opened_seconds"] = next(line["seconds"] for line in reported if line["event"] == "opened")
+        points = [line for line in reported if line["event"] == "reported"]
+        row["points"] += [_score(line, prepared, context.parts.report) for line in points]
+        keep()
+
+
+def choose_settings(points: list[dict[str, Any]], targets: tuple[float, ...]) -> list[dict[str, Any]]:
+    """Return for each recall@10 the setting with the lowest median that reaches it, and the one with most recall."""
+    chosen = []
+    for target in targets:
+        enough = [point for point in points if point["recall@10"] >= target]
+        if enough:
+            chosen.append(min(enough, key=lambda point: float(point["p50_ms"])))
+    if not chosen or all(point["recall@10"] < max(targets) for point in chosen):
+        chosen.append(max(points, key=lambda point: (point["recall@10"], -point["p50_ms"])))
+    return [point["setting"] for number, point in enumerate(chosen) if point not in chosen[:number]]
+
+
+def _score(line: dict[str, Any], prepared: BenchmarkData, part: tuple[int, int]) -> dict[str, Any]:
+    ids: npt.NDArray[np.int64] = np.load(line["found"])
+    exact = prepared.exact[slice(*part)]
+    figures = {name: value for name, value in line.items() if name not in ("event", "found")}
+    return {**figures, **{f"recall@{k}": compute_recall(ids, exact, k) for k in (10, 100)}}
+
+
+@contextmanager
+def _make_cgroup(prepared: BenchmarkData) -> Iterator[MemoryCgroup]:
+    cgroup = MemoryCgroup.create(f"bidr-bench-{os.getpid()}-{next(_numbers)}")
+    try:
+        cgroup.count_reads(prepared.folder)
+        yield cgroup
+    finally:
+        cgroup.remove()
+
+
+@contextmanager
+def _sample_peak(cgroup: MemoryCgroup) -> Iterator[list[int]]:
+    """Sample the anonymous memory of a cgroup in a thread; yield a list with the peak."""
+    peak, stop = [0], threading.Event()
+
+    def sample() -> None:
+        while not stop.wait(SAMPLING_SECONDS):
+            peak[0] = max(peak[0], cgroup.read_memory().anonymous)
+
+    thread = threading.Thread(target=sample, daemon=True)
+    thread.start()
+    try:
+        yield peak
+    finally:
+        stop.set()
+        thread.join()
+
+
+def _as_text(path: Path | None) -> str | None:
+    return None if path is None else str(path)
