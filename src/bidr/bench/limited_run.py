@@ -74,25 +74,25 @@ def parse_memory_limit(text: str, vectors_bytes: int) -> int:
     return max(1, round(share * vectors_bytes))
 
 
-def divide_queries(count: int, asked: int) -> QueryParts:
+def divide_queries(count: int, reported: int) -> QueryParts:
     """Divide the queries of a file by use."""
-    least = (2 + OTHER_QUERIES) * asked
-    if count < least:
+    minimum = (2 + OTHER_QUERIES) * reported
+    if count < minimum:
         raise ConfigError(
-            f"--asked: given {asked} with {count:,} queries, expected {least:,} or more, because fresh ones choose "
-            f"settings, warm up and measure throughput; give more queries, or --asked {count // (2 + OTHER_QUERIES)}"
+            f"--asked: given {reported} with {count:,} queries, expected {minimum:,} or more: others choose "
+            f"settings, warm up and measure throughput; give more, or --asked {count // (2 + OTHER_QUERIES)}"
         )
-    middle = 2 * asked + (count - 2 * asked) // 2
-    return QueryParts((0, asked), (asked, 2 * asked), (2 * asked, middle), (middle, count))
+    middle = 2 * reported + (count - 2 * reported) // 2
+    return QueryParts((0, reported), (reported, 2 * reported), (2 * reported, middle), (middle, count))
 
 
 def prepare_limited(
-    folder: Path, documents: VectorSource, queries: VectorSource, asked: int
+    folder: Path, documents: VectorSource, queries: VectorSource, reported: int
 ) -> tuple[BenchmarkData, QueryParts]:
     """Write vectors and shuffled queries, and compute the exact top 100 of the queries that are scored."""
     from bidr.quantization.exact_search import search_vectors
 
-    parts = divide_queries(len(queries), asked)
+    parts = divide_queries(len(queries), reported)
     rows = write_vectors(folder, documents)
     shuffled = queries[np.random.default_rng(0).permutation(len(queries))]
     np.save(folder / "queries.npy", shuffled)
@@ -159,7 +159,9 @@ def _measure_variant(variant: Variant, row: Row, context: _Context, keep: Callab
                 lines = run_harness(python, {**request, **parameters}, limits.seconds, os.cpu_count() or 1)
         return lines, peak[0]
 
-    needed, peak = run("need", variant.grid, UNLIMITED)
+    # Twice: the first process of an installation may compile, which takes memory that later ones do not need.
+    needs = [run("need", variant.grid, UNLIMITED) for _ in range(2)]
+    needed, peak = needs[-1]
     need = next(line for line in needed if line["event"] == "need")
     # Opening may take more than searching: the process lowers the limit itself once it is open.
     limit = max(need["charged_bytes"], peak) + config.cache

@@ -187,7 +187,7 @@ class Bench(Command):
             raise ConfigError(f"--work: the folder {self.work} does not exist; create it first")
         if not self.clients:
             raise ConfigError("--clients: given none, expected one number or more")
-        known = NAMES if self.memory_limit is None else PEERS
+        peers = NAMES if self.memory_limit is None else PEERS
         pythons = {}
         for argument in self.peer_python:
             peer, equals, path = argument.partition("=")
@@ -197,9 +197,9 @@ class Bench(Command):
                 )
             pythons[peer] = path
         for peer in (*self.peers, *pythons):
-            if peer not in known:
+            if peer not in peers:
                 raise ConfigError(
-                    f"unknown peer {peer!r}{suggest_name(peer, known) or ';'} known are {', '.join(known)}"
+                    f"unknown peer {peer!r}{suggest_name(peer, peers) or ';'} known are {', '.join(peers)}"
                 )
         return pythons
 

@@ -75,8 +75,8 @@ class Build(Command):
     no_lexical: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Build no BM25 index although the model recommends hybrid search."""
     bytes_per_doc: int | None = None
-    """Without a model: code size in bytes per document; by default 32, or the largest below that divides the
-    dimensions."""
+    """Without a model: code size in bytes per document; by default chosen on a sample of the vectors, 32 (or the
+    largest below that divides the dimensions) for 20,000 vectors and fewer."""
     codewords: Literal[16, 256] | None = None
     """Without a model: codewords per codebook, 16 (faster to scan; the default) or 256 (more accurate at the same
     size)."""

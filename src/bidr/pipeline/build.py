@@ -32,6 +32,7 @@ from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.metrics import compute_reconstruction_errors
 from bidr.quantization.opq_config import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
+from bidr.search.searcher import CANDIDATES
 from bidr.utils.array_types import Codes
 from bidr.utils.device import pick_device
 from bidr.utils.progress import say
@@ -160,12 +161,13 @@ def build_vectors(
         data: a dataset whose corpus has the ids and texts of the documents in row order.
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka), encode all of them; None: all.
-        plain: settings of the OPQ codes.
+        plain: settings of the OPQ codes; without a code size, it is chosen on a sample of the vectors.
         lexical: also build a BM25 index of the texts of `data`.
         ram_budget: most anonymous memory of the build (bytes, or "1GiB"); a build that needs more is refused.
         encoder: the encoder that made the vectors, to search and add texts (see `build`; with other prompts than its
             own: see `open_index_encoder`). Some texts of `data` are encoded again to check it.
     """
+    _check_choice(model, plain, serve_ram, recall)
     if lexical and data is None:
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     if model is not None and plain is not None:
@@ -204,6 +206,7 @@ def _build_plain(
     data: Dataset | None,
     ram_budget: int | str | None,
     options: dict[str, Any],
+    choice: dict[str, Any],
 ) -> Path:
     rows = open_vectors(vectors, "vectors", plain.metric)
     if len(rows) < plain.codewords:

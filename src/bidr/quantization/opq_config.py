@@ -21,7 +21,7 @@ MAX_MAGNITUDE = 1e15
 class PlainCodes(NamedTuple):
     """OPQ settings.
 
-    bytes_per_doc: None: 32, or the largest valid size below.
+    bytes_per_doc: None: a build chooses on a sample of the vectors; of few vectors 32, or the largest valid size below.
     codewords:     16 per book scan faster, 256 are more accurate at the same size.
     """
 

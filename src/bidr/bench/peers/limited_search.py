@@ -39,16 +39,18 @@ def enter_cgroup(request: dict[str, Any]) -> None:
 
 
 def measure_need(peer: Any, request: dict[str, Any], say: Say) -> None:
-    """Open the index without a limit and say how much anonymous memory it takes."""
+    """Open the index without a limit and say what anonymous memory it takes with the most clients."""
     queries, folder = np.load(request["queries"]), Path(request["folder"])
     small = _open(peer, request, folder / "small")
     _ask_first(small, queries, request)
     cgroup = _get_cgroup(request)
-    own, charged = read_memory()["anonymous"], cgroup.read_memory().anonymous
+    unopened, charged = read_memory()["anonymous"], cgroup.read_memory().anonymous
     ask = _open(peer, request, folder / "whole")
     _ask_first(ask, queries, request)
+    clients = max(request["clients"])
+    _measure_clients(ask, request["grid"][0], itertools.cycle(queries), clients, clients, cgroup)
     # A database is a process of its own: only the cgroup counts it.
-    opened = max(read_memory()["anonymous"] - own, cgroup.read_memory().anonymous - charged)
+    opened = max(read_memory()["anonymous"] - unopened, cgroup.read_memory().anonymous - charged)
     say(event="need", charged_bytes=cgroup.read_memory().anonymous, index_bytes=max(0, opened))
 
 
@@ -132,7 +134,7 @@ def _count(cgroup: MemoryCgroup, queries: int) -> Iterator[dict[str, Any]]:
     """Count reads, major faults and CPU time per query of a block."""
     figures: dict[str, Any] = {}
     clock = _get_cpu_clock(cgroup)
-    cpu, disk, faults, own = clock(), cgroup.read_disk(), cgroup.read_major_faults(), _read_own_bytes()
+    cpu, disk, faults, read_bytes = clock(), cgroup.read_disk(), cgroup.read_major_faults(), _read_own_bytes()
     yield figures
     figures["cpu_ms"] = 1000 * (clock() - cpu) / queries
     figures["major_faults"] = (cgroup.read_major_faults() - faults) / queries
@@ -141,7 +143,7 @@ def _count(cgroup: MemoryCgroup, queries: int) -> Iterator[dict[str, Any]]:
         figures["reads"] = (after.requests - disk.requests) / queries
         figures["read_bytes"] = (after.bytes - disk.bytes) / queries
     else:
-        figures["read_bytes"] = (_read_own_bytes() - own) / queries
+        figures["read_bytes"] = (_read_own_bytes() - read_bytes) / queries
 
 
 def _get_cpu_clock(cgroup: MemoryCgroup) -> Callable[[], float]:

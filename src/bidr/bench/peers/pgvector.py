@@ -76,11 +76,11 @@ def open_index(folder: Path, settings: dict[str, Any]) -> Callable[..., np.ndarr
             connection.execute(f"SET hnsw.ef_search = {setting['ef']}")
             local.ef = setting["ef"]
         text = "[" + ",".join(map(str, query.tolist())) + "]"
-        near = "rows"
+        table = "rows"
         if settings["kind"] == "bits":
             order = f"binary_quantize(vector)::bit({local.dim}) <~> binary_quantize(%s::halfvec)::bit({local.dim})"
-            near = f"(SELECT id, vector FROM rows ORDER BY {order} LIMIT {setting['ef']}) near"
-        statement = f"SELECT id FROM {near} ORDER BY vector <#> %s::halfvec LIMIT {count}"
+            table = f"(SELECT id, vector FROM rows ORDER BY {order} LIMIT {setting['ef']}) candidates"
+        statement = f"SELECT id FROM {table} ORDER BY vector <#> %s::halfvec LIMIT {count}"
         rows = connection.execute(statement, [text] * statement.count("%s")).fetchall()
         return np.array([row[0] for row in rows], dtype=np.int64)
 

@@ -48,8 +48,8 @@ def build(vectors: np.ndarray, folder: Path, settings: dict[str, Any]) -> None:
         hnsw_config=graph,
     )
     # One segment: a query walks the graph of each.
-    whole = 4 * vectors.nbytes // KIB + KIB
-    optimizers = EdgeOptimizersConfig(default_segment_number=1, max_segment_size=whole, indexing_threshold=1)
+    segment_kib = 4 * vectors.nbytes // KIB + KIB
+    optimizers = EdgeOptimizersConfig(default_segment_number=1, max_segment_size=segment_kib, indexing_threshold=1)
     shard = EdgeShard.create(str(folder), EdgeConfig(vectors={"": parameters}, optimizers=optimizers))
     for start in range(0, len(vectors), POINTS_PER_UPDATE):
         rows = vectors[start : start + POINTS_PER_UPDATE].tolist()
