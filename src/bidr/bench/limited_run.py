@@ -1,6 +1,5 @@
 """Run a comparison with less memory than data: every peer in a memory cgroup, with fresh queries."""
 
-import itertools
 import os
 import sys
 import threading
@@ -35,7 +34,6 @@ from bidr.index.cost_model.build_memory import parse_bytes
 SAMPLING_SECONDS = 0.01
 # Queries that do not count: half of them warm up, the others measure throughput.
 OTHER_QUERIES = 4
-_numbers = itertools.count()
 RECALL_TARGETS = (0.9, 0.95, 0.96, 0.98, 0.99)
 
 
@@ -203,7 +201,7 @@ def _score(line: dict[str, Any], prepared: BenchmarkData, part: tuple[int, int])
 
 @contextmanager
 def _make_cgroup(prepared: BenchmarkData) -> Iterator[MemoryCgroup]:
-    cgroup = MemoryCgroup.create(f"bidr-bench-{os.getpid()}-{next(_numbers)}")
+    cgroup = MemoryCgroup.create()
     try:
         cgroup.count_reads(prepared.folder)
         yield cgroup

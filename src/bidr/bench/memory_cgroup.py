@@ -6,6 +6,7 @@ Standard library only: the peers' Pythons import this module too.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import re
 import time
@@ -17,9 +18,11 @@ from bidr.errors import ConfigError
 
 ROOT = Path("/sys/fs/cgroup")
 V1_MEMORY, V1_IO = ROOT / "memory", ROOT / "blkio"
+PREFIX = "bidr-bench-"
 UNLIMITED = 1 << 62
 MAX_IOPS = (1 << 32) - 2
 REMOVE_TRIES, REMOVE_SECONDS = 50, 0.1
+_numbers = itertools.count()
 
 
 class MemoryUse(NamedTuple):
@@ -44,11 +47,12 @@ class MemoryCgroup(NamedTuple):
     io: Path | None
 
     @classmethod
-    def create(cls, name: str, parents: tuple[MemoryCgroup, ...] | None = None) -> MemoryCgroup:
+    def create(cls, parents: tuple[MemoryCgroup, ...] | None = None) -> MemoryCgroup:
         """Create a cgroup below that of this process, or below the nearest ancestor where that is allowed."""
         reasons = []
         for parent in list_parents() if parents is None else parents:
-            group = parent._make_child(name)
+            parent._remove_stale()
+            group = parent._make_child(f"{PREFIX}{os.getpid()}-{next(_numbers)}")
             try:
                 group.memory.mkdir()
                 group.set_limit(UNLIMITED)  # fails where the memory controller is not enabled for children
@@ -63,6 +67,14 @@ class MemoryCgroup(NamedTuple):
             f"--memory-limit: no memory cgroup can be created ({'; '.join(reasons) or 'none is mounted'}); run as "
             "root, or in a container or a systemd scope with a delegated memory cgroup"
         )
+
+    def _remove_stale(self) -> None:
+        """Remove what killed processes left."""
+        for folder in (path for parent in self.folders for path in parent.glob(f"{PREFIX}*")):
+            pid = folder.name.removeprefix(PREFIX).partition("-")[0]
+            if not Path(f"/proc/{pid}").exists():
+                with contextlib.suppress(OSError):
+                    folder.rmdir()
 
     def _make_child(self, name: str) -> MemoryCgroup:
         return self._replace(memory=self.memory / name, io=None if self.io is None else self.io / name)

@@ -123,7 +123,7 @@ class Bench(Command):
         from bidr.bench.memory_cgroup import MemoryCgroup
         from bidr.bench.recall_plot import LIMITED_AXES
 
-        MemoryCgroup.create(f"bidr-bench-{os.getpid()}").remove()  # an error before anything is written
+        MemoryCgroup.create().remove()  # an error before anything is written
         failed = self._install_peers(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
             prepared, parts = prepare_limited(Path(folder), documents, queries, self.asked)
