@@ -66,7 +66,7 @@ def _engine(corpus: CorpusSpec, like: dict) -> dict:
 
 def test_what_is_planned_can_be_built(bidr: Run, tmp_path: Path) -> None:
     """By the rule that `bidr build` has, for codes of 8 bits and of 4; a size that nobody gave is one that fits."""
-    for dim, size in ((100, 10), (37, 1), (768, 16), (6, 6), (16, 16)):
+    for dim, size in ((100, 50), (37, 37), (768, 64), (6, 3), (16, 8)):
         shown = bidr("plan", "--docs", "1e6", "--dim", dim, "--json", tmp_path / "plan.json")
         assert shown.code == 0, shown.err
         value = json.loads((tmp_path / "plan.json").read_text())

@@ -157,16 +157,16 @@ def _measure_variant(variant: Variant, row: Row, context: _Context, keep: Callab
                 lines = run_harness(python, {**request, **parameters}, limits.seconds, os.cpu_count() or 1)
         return lines, peak[0]
 
-    # Twice: the first process of an installation may compile, which takes memory that later ones do not need.
-    needs = [run("need", variant.grid, UNLIMITED) for _ in range(2)]
-    needed, peak = needs[-1]
-    need = next(line for line in needed if line["event"] == "need")
+    # First, because the first process of an installation may compile, which takes memory that later ones do not need.
+    index_bytes = run("index", variant.grid, UNLIMITED)[0][-1]["bytes"]
+    needed, peak = run("need", variant.grid, UNLIMITED)
+    need = needed[-1]["bytes"]
     # Opening may take more than searching: the process lowers the limit itself once it is open.
-    limit = max(need["charged_bytes"], peak) + config.cache
-    request["limit_bytes"] = need["charged_bytes"] + config.cache
+    limit = max(need, peak) + config.cache
+    request["limit_bytes"] = need + config.cache
     row |= {
-        "index_bytes_per_document": need["index_bytes"] / prepared.documents,
-        "anonymous_bytes": need["charged_bytes"],
+        "index_bytes_per_document": index_bytes / prepared.documents,
+        "anonymous_bytes": need,
         "peak_anonymous_bytes": peak,
         "limit_bytes": request["limit_bytes"],
     }

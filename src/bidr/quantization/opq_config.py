@@ -13,7 +13,7 @@ from bidr.utils.array_types import Codes
 from bidr.utils.deprecation import DeprecatedAlias
 from bidr.utils.progress import show_progress
 
-DEFAULT_BYTES, PLANNED_BYTES = 32, 16
+DEFAULT_BYTES = 32
 # Squared distances between larger numbers overflow float32.
 MAX_MAGNITUDE = 1e15
 
@@ -98,10 +98,3 @@ def list_bits(dim: int, size: int) -> list[int]:
             f"the {dim} dimensions; choose {' or '.join(map(str, sorted(nearest[:3])))}"
         )
     return bits
-
-
-def choose_planned_bytes(dim: int) -> int:
-    """Return the code size of plans: 16 bytes, or the largest valid size below."""
-    if dim < 1:
-        raise ConfigError(f"dim: given {dim}, expected 1 or more")
-    return max(size for size in PlainCodes(codewords=256).list_sizes(dim) if size <= PLANNED_BYTES)

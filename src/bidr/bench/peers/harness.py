@@ -41,8 +41,8 @@ def main() -> int:
             from bidr.bench.peers import limited_search
 
             limited_search.enter_cgroup(request)
-            phases |= {"need": limited_search.measure_need, "sweep": limited_search.sweep}
-            phases |= {"report": limited_search.report}
+            phases |= {"index": limited_search.measure_index, "need": limited_search.measure_need}
+            phases |= {"sweep": limited_search.sweep, "report": limited_search.report}
         peer = _load_adapter(Path(request["adapter"]))
         phases[request["phase"]](peer, request, say)
     except Exception as error:

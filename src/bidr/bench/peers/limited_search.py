@@ -38,20 +38,26 @@ def enter_cgroup(request: dict[str, Any]) -> None:
     _get_cgroup(request).add_process(os.getpid())
 
 
-def measure_need(peer: Any, request: dict[str, Any], say: Say) -> None:
-    """Open the index without a limit and say what anonymous memory it takes with the most clients."""
-    queries, folder = np.load(request["queries"]), Path(request["folder"])
+def measure_index(peer: Any, request: dict[str, Any], say: Say) -> None:
+    """Say how much anonymous memory the index adds to a process that has opened and searched a small one."""
+    queries, folder, cgroup = np.load(request["queries"]), Path(request["folder"]), _get_cgroup(request)
     small = _open(peer, request, folder / "small")
     _ask_first(small, queries, request)
-    cgroup = _get_cgroup(request)
     unopened, charged = read_memory()["anonymous"], cgroup.read_memory().anonymous
     ask = _open(peer, request, folder / "whole")
     _ask_first(ask, queries, request)
-    clients = max(request["clients"])
-    _measure_clients(ask, request["grid"][0], itertools.cycle(queries), clients, clients, cgroup)
     # A database is a process of its own: only the cgroup counts it.
-    opened = max(read_memory()["anonymous"] - unopened, cgroup.read_memory().anonymous - charged)
-    say(event="need", charged_bytes=cgroup.read_memory().anonymous, index_bytes=max(0, opened))
+    added = max(read_memory()["anonymous"] - unopened, cgroup.read_memory().anonymous - charged)
+    say(event="index", bytes=max(0, added))
+
+
+def measure_need(peer: Any, request: dict[str, Any], say: Say) -> None:
+    """Say what anonymous memory the process needs, with the most clients and without a limit."""
+    queries, cgroup, clients = np.load(request["queries"]), _get_cgroup(request), max(request["clients"])
+    ask = _open(peer, request, Path(request["folder"]) / "whole")
+    _ask_first(ask, queries, request)
+    _measure_clients(ask, request["grid"][0], itertools.cycle(queries), clients, clients, cgroup)
+    say(event="need", bytes=cgroup.read_memory().anonymous)
 
 
 def sweep(peer: Any, request: dict[str, Any], say: Say) -> None:
