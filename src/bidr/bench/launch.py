@@ -22,6 +22,10 @@ class PeerError(BidrError):
     """A peer could not be built or searched; the run continues, and its row has the reason."""
 
 
+class MemoryExceededError(PeerError):
+    """The kernel killed a peer, which it does when memory runs out."""
+
+
 def run_harness(python: str, request: dict[str, Any], seconds: float, pool_threads: int = 1) -> list[dict[str, Any]]:
     """Run the harness on a request and return its lines.
 
@@ -50,7 +54,8 @@ def run_harness(python: str, request: dict[str, Any], seconds: float, pool_threa
     if lines and lines[-1]["event"] == "error":
         raise PeerError(textwrap.shorten(lines[-1]["error"], MAX_ERROR_CHARS, placeholder=" ..."))
     if process.returncode:
-        raise PeerError(_describe_exit(process.returncode, process.stderr))
+        error = MemoryExceededError if process.returncode == -signal.SIGKILL else PeerError
+        raise error(_describe_exit(process.returncode, process.stderr))
     return lines
 
 

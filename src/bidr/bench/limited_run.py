@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from bidr.bench.launch import PeerError, run_harness
+from bidr.bench.launch import MemoryExceededError, PeerError, run_harness
 from bidr.bench.memory_cgroup import UNLIMITED, MemoryCgroup
 from bidr.bench.run import (
     RESULTS,
     BenchmarkData,
     Limits,
     Row,
-    TrainedCodebooks,
     build_variant,
     compute_recall,
     make_request,
@@ -99,15 +98,6 @@ def prepare_limited(
     return BenchmarkData(folder, documents_path, queries_path, rows_path, exact, len(rows)), parts
 
 
-class _Context(NamedTuple):
-    prepared: BenchmarkData
-    parts: QueryParts
-    get_python: Callable[[str], str]
-    limits: Limits
-    config: LimitedConfig
-    fitted: dict[int, TrainedCodebooks]
-
-
 def compare_limited(
     variants: list[Variant],
     prepared: BenchmarkData,
@@ -125,7 +115,6 @@ def compare_limited(
     """
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
-    context = _Context(prepared, parts, get_python, limits, config, fitted)
     rows = []
     for variant in variants:
         row = make_row(variant)
@@ -133,7 +122,11 @@ def compare_limited(
         try:
             if variant.peer in failed:
                 raise PeerError(failed[variant.peer])
-            _measure_variant(variant, row, context, lambda: keep(rows))
+            python, request = get_python(variant.peer), make_request(variant, prepared, fitted, limits)
+            request["settings"]["cache_bytes"] = config.cache
+            build_variant(variant, request, row, python, limits, prepared, fitted)
+            measurement = LimitedMeasurement(python, request, prepared, parts, limits, config)
+            measurement.measure(variant.grid, row, lambda: keep(rows))
         except PeerError as error:
             row["stopped" if row["points"] else "error"] = str(error)
         print(f"{variant.name}: {row.get('error', 'measured')}", file=sys.stderr, flush=True)
@@ -141,43 +134,67 @@ def compare_limited(
     return rows
 
 
-def _measure_variant(variant: Variant, row: Row, context: _Context, keep: Callable[[], None]) -> None:
-    prepared, limits, config = context.prepared, context.limits, context.config
-    python = context.get_python(variant.peer)
-    request = make_request(variant, prepared, context.fitted, limits)
-    request["settings"]["cache_bytes"] = config.cache
-    build_variant(variant, request, row, python, limits, prepared, context.fitted)
-    request |= {"parts": context.parts._asdict(), "clients": list(config.clients)}
+class LimitedMeasurement(NamedTuple):
+    """Measurement of an index in request["folder"]: it is in `whole`, and one of few documents in `small`."""
 
-    def run(phase: str, grid: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], int]:
-        with _make_cgroup(prepared) as cgroup:
+    python: str
+    request: dict[str, Any]
+    prepared: BenchmarkData
+    parts: QueryParts
+    limits: Limits
+    config: LimitedConfig
+
+    def measure(self, grid: list[dict[str, Any]], row: Row, keep: Callable[[], None]) -> None:
+        """Add memory, the swept settings and the reported points to a row."""
+        # The first process of an installation may compile, which takes memory that later ones do not need.
+        self._run("need", grid, UNLIMITED)
+        index_bytes = self._run("index", grid, UNLIMITED)[0][-1]["bytes"]
+        needed, peak = self._run("need", grid, UNLIMITED)
+        need = needed[-1]["bytes"]
+        # Opening may take more than searching: the process lowers the limit itself once it is open.
+        limit = max(need, peak) + self.config.cache
+        self.request["limit_bytes"] = need + self.config.cache
+        row |= {
+            "index_bytes_per_document": index_bytes / self.prepared.documents,
+            "anonymous_bytes": need,
+            "peak_anonymous_bytes": peak,
+            "limit_bytes": need + self.config.cache,
+        }
+        swept = self._run_limited("sweep", grid, limit)
+        row["sweep"] = [self._score(line, self.parts.sweep) for line in swept if line["event"] == "swept"]
+        for setting in choose_settings(row["sweep"], self.config.targets):
+            lines = self._run_limited("report", [setting], limit)
+            row["opened_seconds"] = next(line["seconds"] for line in lines if line["event"] == "opened")
+            reported = [line for line in lines if line["event"] == "reported"]
+            row["points"] += [self._score(line, self.parts.report) for line in reported]
+            keep()
+
+    def _run_limited(self, phase: str, grid: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
+        """Run a phase; one that exceeds its memory is run without a limit, as it may compile, and then again."""
+        try:
+            return self._run(phase, grid, limit)[0]
+        except MemoryExceededError:
+            self._run(phase, grid, UNLIMITED)
+            return self._run(phase, grid, limit)[0]
+
+    def _run(self, phase: str, grid: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], int]:
+        """Run a phase in a cgroup of its own; return its lines and the peak of anonymous memory."""
+        with _make_cgroup(self.prepared) as cgroup:
             cgroup.set_limit(limit)
-            parameters = {"phase": phase, "grid": grid, "cgroup": [cgroup.version, *map(_as_text, cgroup[1:])]}
+            folders = [None if folder is None else str(folder) for folder in (cgroup.memory, cgroup.io)]
+            request = {**self.request, "phase": phase, "grid": grid, "cgroup": [cgroup.version, *folders]}
+            request |= {"parts": self.parts._asdict(), "clients": list(self.config.clients)}
+            request["limit_bytes"] = min(limit, self.request.get("limit_bytes", limit)) if limit < UNLIMITED else limit
             with _sample_peak(cgroup) as peak:
-                lines = run_harness(python, {**request, **parameters}, limits.seconds, os.cpu_count() or 1)
+                lines = run_harness(self.python, request, self.limits.seconds, os.cpu_count() or 1)
         return lines, peak[0]
 
-    # First, because the first process of an installation may compile, which takes memory that later ones do not need.
-    index_bytes = run("index", variant.grid, UNLIMITED)[0][-1]["bytes"]
-    needed, peak = run("need", variant.grid, UNLIMITED)
-    need = needed[-1]["bytes"]
-    # Opening may take more than searching: the process lowers the limit itself once it is open.
-    limit = max(need, peak) + config.cache
-    request["limit_bytes"] = need + config.cache
-    row |= {
-        "index_bytes_per_document": index_bytes / prepared.documents,
-        "anonymous_bytes": need,
-        "peak_anonymous_bytes": peak,
-        "limit_bytes": request["limit_bytes"],
-    }
-    swept, _ = run("sweep", variant.grid, limit)
-    row["sweep"] = [_score(line, prepared, context.parts.sweep) for line in swept if line["event"] == "swept"]
-    for setting in choose_settings(row["sweep"], config.targets):
-        reported, _ = run("report", [setting], limit)
-        row["opened_seconds"] = next(line["seconds"] for line in reported if line["event"] == "opened")
-        points = [line for line in reported if line["event"] == "reported"]
-        row["points"] += [_score(line, prepared, context.parts.report) for line in points]
-        keep()
+    def _score(self, line: dict[str, Any], part: tuple[int, int]) -> dict[str, Any]:
+        """Return the figures of a setting with its recall."""
+        ids: npt.NDArray[np.int64] = np.load(line["found"])
+        exact = self.prepared.exact[slice(*part)]
+        figures = {name: value for name, value in line.items() if name not in ("event", "found")}
+        return {**figures, **{f"recall@{k}": compute_recall(ids, exact, k) for k in (10, 100)}}
 
 
 def choose_settings(points: list[dict[str, Any]], targets: tuple[float, ...]) -> list[dict[str, Any]]:
@@ -190,13 +207,6 @@ def choose_settings(points: list[dict[str, Any]], targets: tuple[float, ...]) ->
     if not chosen or all(point["recall@10"] < max(targets) for point in chosen):
         chosen.append(max(points, key=lambda point: (point["recall@10"], -point["p50_ms"])))
     return [point["setting"] for number, point in enumerate(chosen) if point not in chosen[:number]]
-
-
-def _score(line: dict[str, Any], prepared: BenchmarkData, part: tuple[int, int]) -> dict[str, Any]:
-    ids: npt.NDArray[np.int64] = np.load(line["found"])
-    exact = prepared.exact[slice(*part)]
-    figures = {name: value for name, value in line.items() if name not in ("event", "found")}
-    return {**figures, **{f"recall@{k}": compute_recall(ids, exact, k) for k in (10, 100)}}
 
 
 @contextmanager
@@ -225,7 +235,3 @@ def _sample_peak(cgroup: MemoryCgroup) -> Iterator[list[int]]:
     finally:
         stop.set()
         thread.join()
-
-
-def _as_text(path: Path | None) -> str | None:
-    return None if path is None else str(path)

@@ -142,8 +142,17 @@ def as_array(values: npt.ArrayLike, name: str) -> npt.NDArray[Any]:
     return array if isinstance(values, np.ndarray) or array.dtype.kind == "f" else array.astype(np.float32)
 
 
-def open_vectors(source: Path | npt.ArrayLike, name: str, metric: Metric) -> VectorSource:
-    """Open an array, nested lists, or an .npy file, which is memory-mapped. `name` is for error messages."""
+def open_vectors(source: Path | npt.ArrayLike | VectorSource, name: str, metric: Metric) -> VectorSource:
+    """Open an array, nested lists, or an .npy file, which is memory-mapped. `name` is for error messages.
+
+    A VectorSource is returned as it is: its `array` may compute the rows that are read from it.
+    """
+    if isinstance(source, VectorSource):
+        if source.metric != metric:
+            raise ConfigError(
+                f"{source.name}: given with metric {metric}, opened with {source.metric}; give one of them"
+            )
+        return source
     if isinstance(source, np.ndarray):
         return VectorSource(source, name, metric)
     if not isinstance(source, Path | str):

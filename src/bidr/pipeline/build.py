@@ -139,7 +139,7 @@ def _encode_corpus(data: Dataset, model: Model, folder: Path, tokens: Path) -> t
 
 
 def build_vectors(
-    vectors: Vectors,
+    vectors: Vectors | VectorSource,
     model: CodesOnlyModel | Path | str | None,
     out: Path | str,
     *,
@@ -156,6 +156,7 @@ def build_vectors(
     """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
     Args:
+        vectors: an array, an .npy file, or a VectorSource, whose array may compute the rows that are read from it.
         model: a model of `train_vectors`; None: OPQ codes are fitted as `plain` says.
         ids: one for each row; by default row numbers.
         data: a dataset whose corpus has the ids and texts of the documents in row order.
@@ -199,7 +200,7 @@ def build_vectors(
 
 
 def _build_plain(
-    vectors: Vectors,
+    vectors: Vectors | VectorSource,
     out: Path | str,
     plain: PlainCodes,
     ids: IdSource | None,
