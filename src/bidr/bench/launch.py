@@ -54,8 +54,8 @@ def run_harness(python: str, request: dict[str, Any], seconds: float, pool_threa
     if lines and lines[-1]["event"] == "error":
         raise PeerError(textwrap.shorten(lines[-1]["error"], MAX_ERROR_CHARS, placeholder=" ..."))
     if process.returncode:
-        error = MemoryExceededError if process.returncode == -signal.SIGKILL else PeerError
-        raise error(_describe_exit(process.returncode, process.stderr))
+        kind = MemoryExceededError if process.returncode == -signal.SIGKILL else PeerError
+        raise kind(_describe_exit(process.returncode, process.stderr))
     return lines
 
 
