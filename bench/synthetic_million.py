@@ -37,7 +37,7 @@ class SyntheticVectors:
 
     documents: unit vectors.
     clusters:  number of the cluster of each document; None: they are found.
-    own:       the documents are the first rows.
+    include_documents: the documents are the first rows.
     """
 
     ndim = 2
@@ -51,17 +51,16 @@ class SyntheticVectors:
         seed: int = 0,
         *,
         clusters: np.ndarray | None = None,
-        own: bool = True,
+        include_documents: bool = True,
     ) -> None:
         self.documents, self.shape, self.amount, self.seed = documents, (count, documents.shape[1]), amount, seed
         self.clusters = find_clusters(documents) if clusters is None else clusters
-        self._first_made = min(count, len(documents)) if own else 0
+        self._first_made = min(count, len(documents)) if include_documents else 0
         self._order, self._sizes = np.argsort(self.clusters, kind="stable"), np.bincount(self.clusters)
         self._starts = np.cumsum(self._sizes) - self._sizes
         # The builder's fingerprint of an input that is no file.
-        self.stamp = (
-            f"synthetic {self.shape} {amount} {seed} {own} {xxhash.xxh3_128_hexdigest(np.ascontiguousarray(documents))}"
-        )
+        content = xxhash.xxh3_128_hexdigest(np.ascontiguousarray(documents))
+        self.stamp = f"synthetic {self.shape} {amount} {seed} {include_documents} {content}"
 
     def __len__(self) -> int:
         return self.shape[0]
@@ -127,7 +126,9 @@ def check(documents: np.ndarray, queries: np.ndarray, amounts: tuple[float, ...]
     for amount in (None, *amounts):
         own = documents
         if amount is not None:
-            own = unit(SyntheticVectors(documents, len(documents), amount, clusters=clusters, own=False)[:])
+            own = unit(
+                SyntheticVectors(documents, len(documents), amount, clusters=clusters, include_documents=False)[:]
+            )
         sample = np.random.default_rng(2).integers(0, len(own), 500)
         nearest = search_vectors(own[sample], own, 11).scores
         exact = search_vectors(queries, own, 100)
