@@ -10,10 +10,12 @@ MIB, KIB = 1 << 20, 1 << 10
 TARGETS = (0.95, 0.96, 0.98, 0.99)
 
 
-def render_limited_tables(rows: list[Row], cache: int) -> str:
-    """Return all tables in Markdown."""
+def render_limited_tables(rows: list[Row], cache: int, read_ahead: int = 0) -> str:
+    """Return all tables in Markdown. read_ahead: bytes that the disk reads ahead; 0: unknown."""
     ran = [row for row in rows if row["points"]]
-    parts = [f"Page cache beside the anonymous memory that each needs: {cache / MIB:,.1f} MiB.", _render_sizes(ran)]
+    limit = f"Page cache beside the anonymous memory that each needs: {cache / MIB:,.1f} MiB."
+    ahead = f" The disk reads {read_ahead / MIB:,.1f} MiB ahead in files mapped without advice." if read_ahead else ""
+    parts = [limit + ahead, _render_sizes(ran)]
     parts += [_render_target(ran, target) for target in TARGETS]
     parts += [_render_points(ran), _render_clients(ran)]
     reasons = [[row["name"], row.get("error") or row["stopped"]] for row in rows if row.keys() & {"error", "stopped"}]

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from bidr.bench.launch import MemoryExceededError, PeerError, run_harness
-from bidr.bench.memory_cgroup import UNLIMITED, MemoryCgroup
+from bidr.bench.memory_cgroup import UNLIMITED, MemoryCgroup, find_disk
 from bidr.bench.run import (
     RESULTS,
     BenchmarkData,
@@ -31,6 +31,7 @@ from bidr.errors import ConfigError
 from bidr.index.cost_model.build_memory import parse_bytes
 
 SAMPLING_SECONDS = 0.01
+COMPILATION_BYTES = 64 << 20
 # Queries that do not count: half of them warm up, the others measure throughput.
 OTHER_QUERIES = 4
 RECALL_TARGETS = (0.9, 0.95, 0.96, 0.98, 0.99)
@@ -170,21 +171,23 @@ class LimitedMeasurement(NamedTuple):
             keep()
 
     def _run_limited(self, phase: str, grid: list[dict[str, Any]], limit: int) -> list[dict[str, Any]]:
-        """Run a phase; one that exceeds its memory is run without a limit, as it may compile, and then again."""
+        """Run a phase; one that exceeds its memory, as it may compile, gets more of it once and then runs again."""
         try:
             return self._run(phase, grid, limit)[0]
         except MemoryExceededError:
-            self._run(phase, grid, UNLIMITED)
+            self._run(phase, grid, limit, COMPILATION_BYTES)
             return self._run(phase, grid, limit)[0]
 
-    def _run(self, phase: str, grid: list[dict[str, Any]], limit: int) -> tuple[list[dict[str, Any]], int]:
+    def _run(
+        self, phase: str, grid: list[dict[str, Any]], limit: int, extra: int = 0
+    ) -> tuple[list[dict[str, Any]], int]:
         """Run a phase in a cgroup of its own; return its lines and the peak of anonymous memory."""
         with _make_cgroup(self.prepared) as cgroup:
-            cgroup.set_limit(limit)
+            cgroup.set_limit(limit + extra)
             folders = [None if folder is None else str(folder) for folder in (cgroup.memory, cgroup.io)]
             request = {**self.request, "phase": phase, "grid": grid, "cgroup": [cgroup.version, *folders]}
             request |= {"parts": self.parts._asdict(), "clients": list(self.config.clients)}
-            request["limit_bytes"] = min(limit, self.request.get("limit_bytes", limit)) if limit < UNLIMITED else limit
+            request["limit_bytes"] = self.request.get("limit_bytes", limit) + extra
             with _sample_peak(cgroup) as peak:
                 lines = run_harness(self.python, request, self.limits.seconds, os.cpu_count() or 1)
         return lines, peak[0]
@@ -217,6 +220,15 @@ def _make_cgroup(prepared: BenchmarkData) -> Iterator[MemoryCgroup]:
         yield cgroup
     finally:
         cgroup.remove()
+
+
+def read_read_ahead(folder: Path) -> int:
+    """Return the bytes that the disk of a folder reads ahead for each page of a file mapped without advice; 0: unknown."""
+    try:
+        device = f"/sys/dev/block/{find_disk(os.stat(folder).st_dev)}"
+        return 1024 * int((Path(device) / "queue" / "read_ahead_kb").read_text(encoding="ascii"))
+    except OSError:
+        return 0
 
 
 @contextmanager

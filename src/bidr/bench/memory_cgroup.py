@@ -98,7 +98,7 @@ class MemoryCgroup(NamedTuple):
         if self.version != 1 or self.io is None:
             return
         with contextlib.suppress(OSError):  # without counters /proc/self/io remains
-            disk = _find_disk(os.stat(path).st_dev)
+            disk = find_disk(os.stat(path).st_dev)
             (self.io / "blkio.throttle.read_iops_device").write_text(f"{disk} {MAX_IOPS}", encoding="ascii")
 
     def list_processes(self) -> list[int]:
@@ -177,7 +177,7 @@ def list_parents(membership: str | None = None) -> tuple[MemoryCgroup, ...]:
     return tuple(MemoryCgroup(2, folder, folder) for folder in _list_ancestors(ROOT, paths.get("", "/")))
 
 
-def _find_disk(device: int) -> str:
+def find_disk(device: int) -> str:
     """Return the numbers of the disk of a device, which may be one of its partitions."""
     folder = Path(f"/sys/dev/block/{os.major(device)}:{os.minor(device)}")
     if (folder / "partition").exists():

@@ -119,7 +119,13 @@ class Bench(Command):
         self, variants: list["Variant"], documents: "VectorSource", queries: "VectorSource", pythons: dict[str, str]
     ) -> CommandResult:
         from bidr.bench.limited_report import render_limited_tables
-        from bidr.bench.limited_run import LimitedConfig, compare_limited, parse_memory_limit, prepare_limited
+        from bidr.bench.limited_run import (
+            LimitedConfig,
+            compare_limited,
+            parse_memory_limit,
+            prepare_limited,
+            read_read_ahead,
+        )
         from bidr.bench.memory_cgroup import MemoryCgroup
         from bidr.bench.recall_plot import LIMITED_AXES
 
@@ -129,13 +135,14 @@ class Bench(Command):
             prepared, parts = prepare_limited(Path(folder), documents, queries, self.asked)
             cache = parse_memory_limit(self.memory_limit or "", prepared.rows.stat().st_size)
             summary = {"documents": len(documents), "dim": documents.dim, "queries": self.asked, "cache_bytes": cache}
+            summary["read_ahead_bytes"] = read_read_ahead(prepared.folder)
             config = LimitedConfig(cache, self.clients)
             keep, limits = self._make_keeper(summary), self._get_limits()
             rows = compare_limited(
                 variants, prepared, parts, lambda peer: pythons.get(peer, sys.executable), failed, limits, config, keep
             )
         self._draw(rows, documents, LIMITED_AXES)
-        text = render_limited_tables(rows, cache)
+        text = render_limited_tables(rows, cache, summary["read_ahead_bytes"])
         return CommandResult(text, {**summary, "threads": self.threads, "rows": rows})
 
     def _get_limits(self) -> "Limits":
