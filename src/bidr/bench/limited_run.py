@@ -222,8 +222,8 @@ def _make_cgroup(prepared: BenchmarkData) -> Iterator[MemoryCgroup]:
         cgroup.remove()
 
 
-def read_read_ahead(folder: Path) -> int:
-    """Return the bytes that the disk of a folder reads ahead for each page of a file mapped without advice; 0: unknown."""
+def get_read_ahead(folder: Path) -> int:
+    """Return the bytes that the disk of a folder reads ahead in files mapped without advice; 0: unknown."""
     try:
         device = f"/sys/dev/block/{find_disk(os.stat(folder).st_dev)}"
         return 1024 * int((Path(device) / "queue" / "read_ahead_kb").read_text(encoding="ascii"))

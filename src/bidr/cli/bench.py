@@ -122,9 +122,9 @@ class Bench(Command):
         from bidr.bench.limited_run import (
             LimitedConfig,
             compare_limited,
+            get_read_ahead,
             parse_memory_limit,
             prepare_limited,
-            read_read_ahead,
         )
         from bidr.bench.memory_cgroup import MemoryCgroup
         from bidr.bench.recall_plot import LIMITED_AXES
@@ -135,7 +135,7 @@ class Bench(Command):
             prepared, parts = prepare_limited(Path(folder), documents, queries, self.asked)
             cache = parse_memory_limit(self.memory_limit or "", prepared.rows.stat().st_size)
             summary = {"documents": len(documents), "dim": documents.dim, "queries": self.asked, "cache_bytes": cache}
-            summary["read_ahead_bytes"] = read_read_ahead(prepared.folder)
+            summary["read_ahead_bytes"] = get_read_ahead(prepared.folder)
             config = LimitedConfig(cache, self.clients)
             keep, limits = self._make_keeper(summary), self._get_limits()
             rows = compare_limited(
