@@ -41,7 +41,7 @@ def test_queries_of_different_use_are_different() -> None:
     ranges = [set(range(*part)) for part in parts]
     assert sum(map(len, ranges)) == len(set.union(*ranges)) == 1_000
     assert len(ranges[0]) == len(ranges[1]) == 100
-    with pytest.raises(ConfigError, match=r"given 200 with 1,000 queries, expected 1,200 or more.*--asked 166"):
+    with pytest.raises(ConfigError, match=r"given 200 with 1,000 queries, expected 1,200 or more.*--query-count 166"):
         divide_queries(1_000, 200)
 
 

@@ -77,8 +77,8 @@ def divide_queries(count: int, reported: int) -> QueryParts:
     minimum = (2 + OTHER_QUERIES) * reported
     if count < minimum:
         raise ConfigError(
-            f"--asked: given {reported} with {count:,} queries, expected {minimum:,} or more: others choose "
-            f"settings, warm up and measure throughput; give more, or --asked {count // (2 + OTHER_QUERIES)}"
+            f"--query-count: given {reported} with {count:,} queries, expected {minimum:,} or more: others choose "
+            f"settings, warm up and measure throughput; give more, or --query-count {count // (2 + OTHER_QUERIES)}"
         )
     middle = 2 * reported + (count - 2 * reported) // 2
     return QueryParts((0, reported), (reported, 2 * reported), (2 * reported, middle), (middle, count))

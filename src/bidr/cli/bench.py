@@ -37,6 +37,7 @@ class Bench(Command):
         "vectors": ("vectors", "queries", "query-count", "metric"),
         "libraries": ("peers", "skip", "install", "peer-python"),
         "measurement": ("code-bytes", "rounds", "threads", "cold", "limit", "work"),
+        "less memory than data": ("memory-limit", "clients"),
         "output": ("json", "curves"),
     }
 
@@ -106,7 +107,7 @@ class Bench(Command):
 
         failed = self._install_peers(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
-            prepared = prepare(Path(folder), documents, queries, self.asked)
+            prepared = prepare(Path(folder), documents, queries, self.query_count)
             summary = {"documents": len(documents), "dim": documents.dim, "queries": len(prepared.exact)}
             keep = self._make_keeper(summary)
             rows = compare(
@@ -132,9 +133,14 @@ class Bench(Command):
         MemoryCgroup.create().remove()  # an error before anything is written
         failed = self._install_peers(pythons)
         with tempfile.TemporaryDirectory(dir=self.work, prefix="bench-") as folder:
-            prepared, parts = prepare_limited(Path(folder), documents, queries, self.asked)
+            prepared, parts = prepare_limited(Path(folder), documents, queries, self.query_count)
             cache = parse_memory_limit(self.memory_limit or "", prepared.rows.stat().st_size)
-            summary = {"documents": len(documents), "dim": documents.dim, "queries": self.asked, "cache_bytes": cache}
+            summary = {
+                "documents": len(documents),
+                "dim": documents.dim,
+                "queries": self.query_count,
+                "cache_bytes": cache,
+            }
             summary["read_ahead_bytes"] = get_read_ahead(prepared.folder)
             config = LimitedConfig(cache, self.clients)
             keep, limits = self._make_keeper(summary), self._get_limits()
@@ -181,7 +187,7 @@ class Bench(Command):
 
         for name, value in (
             *(("clients", count) for count in self.clients),
-            ("asked", self.asked),
+            ("query-count", self.query_count),
             ("threads", self.threads),
             ("rounds", self.rounds),
             ("limit", self.limit),

@@ -152,7 +152,7 @@ class Plan(Command):
         from bidr.index.cost_model.build_memory import parse_bytes
         from bidr.index.cost_model.memory_split import choose_split
         from bidr.planning.plan import parse_count
-        from bidr.quantization.plain_codes import PlainCodes
+        from bidr.quantization.opq_config import PlainCodes
 
         if self.vectors is None:
             raise ConfigError("--vectors: given none, expected document vectors (.npy) to choose a code size on")

@@ -36,7 +36,7 @@ from bidr.index.lexical.size_estimate import (
 from bidr.index.ram_usage import RamUsage, select_index_parts
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate
-from bidr.quantization.plain_codes import PlainCodes, list_bits
+from bidr.quantization.opq_config import PlainCodes, list_bits
 from bidr.search.searcher import CANDIDATES
 
 PLANNED_BYTES = (64, 48, 32, 24, 16, 8)

@@ -9,7 +9,7 @@ from bidr.index.cost_model import memory_split
 from bidr.index.cost_model.memory_split import choose_split, is_worth_choosing
 from bidr.index.cost_model.sizes import PROCESS_BYTES
 from bidr.quantization.candidate_estimate import CandidateEstimate, Sample
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 
 DIM, COUNT, MIB = 96, 1_000_000, 1 << 20
 CANDIDATES = {8: 9_000, 16: 3_000, 24: 900, 32: 600, 48: 150}

@@ -14,7 +14,7 @@ from bidr.quantization.candidate_estimate import (
     draw_sample,
     estimate_candidates,
 )
-from bidr.quantization.plain_codes import PlainCodes
+from bidr.quantization.opq_config import PlainCodes
 from bidr.utils.array_types import Floats
 from bidr.utils.progress import show_progress
 
