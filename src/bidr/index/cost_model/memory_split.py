@@ -22,8 +22,8 @@ SIZES = (8, 16, 24, 32, 48, 64, 96, 128)
 RECALL, K = 0.98, 10
 # Fewer reads take no less time: an SSD answers some 32 at once, and a query has other work.
 FEWEST_READS = 64
-# Reads of a query in cluster order for each page of its candidates read alone: neighbors share reads. Measured: .55 for
-# 100 candidates of a million documents, .52 for 200, .44 for 1,000 (docs/reports/peers-larger-than-memory.md).
+# Reads of a query in cluster order for each page of its candidates read alone, as neighbors share reads
+# (docs/reports/code-sizes.md).
 SHARED_READS = 0.52
 
 
