@@ -39,7 +39,14 @@ class Build(Command):
     help_groups: ClassVar[dict[str, tuple[str, ...]]] = {
         "input": ("data", "encoder", "vectors", "ids", "model"),
         "index": ("out", "engine", "stored", "dims", "lexical", "no-lexical"),
-        "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric", "learn"),
+        "codes fitted to vectors, without a model": (
+            "bytes-per-doc",
+            "codewords",
+            "metric",
+            "learn",
+            "serve-ram",
+            "recall",
+        ),
         "resources": ("ram-budget", "device"),
         "more": ("query-prompt", "document-prompt", "max-length", "titles", "learned-lists", "json"),
     }
@@ -93,6 +100,12 @@ class Build(Command):
     """With --encoder: maximum number of tokens of a text; by default as the encoder's settings say."""
     titles: Literal["prepend", "ignore"] = "prepend"
     """With --encoder: encode documents with or without their titles."""
+    serve_ram: OptionalSize = None
+    """With --vectors, without a model: RAM of the searching process, such as 1GiB; the code size with the fewest reads
+    from the disk is chosen, what remains caches vectors."""
+    recall: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")] = None
+    """With --vectors, without a model: share of the exact top 10 that candidates should contain, to choose the code
+    size; by default .98."""
     ram_budget: OptionalSize = None
     """Maximum anonymous memory of the build, such as 1GiB. Refused at the start if it cannot be met."""
     device: str = "auto"
@@ -121,6 +134,7 @@ class Build(Command):
         with record_steps() as spent:
             if self.vectors is not None:
                 how |= {"plain": self._get_codes_config() if self.model is None else None}
+                how |= {"serve_ram": self.serve_ram, "recall": self.recall}
                 if self.encoder is not None:
                     from bidr.pipeline.index_encoder import open_index_encoder
 
@@ -188,7 +202,12 @@ class Build(Command):
         unused = [name for name, value in prompts.items() if value not in (None, "prepend")]
         if unused and self.encoder is None:
             raise ConfigError(f"{unused[0]} given without --encoder, which it is a setting of; leave it out")
+        choice: dict[str, Any] = {"--serve-ram": self.serve_ram, "--recall": self.recall}
+        unused = [name for name, value in choice.items() if value is not None]
+        if unused and self.vectors is None:
+            raise ConfigError(f"{unused[0]} given without --vectors, on which a code size is chosen; leave it out")
         settings = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
+        settings |= choice
         rejected_flags = [name for name, value in settings.items() if value is not None]
         if self.model is not None and rejected_flags:
             raise ConfigError(

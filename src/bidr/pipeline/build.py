@@ -16,7 +16,8 @@ from bidr.data.vector_source import VectorSource, check_dims, open_vectors
 from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder, fingerprint_array, open_work_folder, release_pages
-from bidr.index.cost_model.build_memory import check_budget, estimate_build_peaks, watch_memory
+from bidr.index.cost_model.build_memory import check_budget, estimate_build_peaks, parse_bytes, watch_memory
+from bidr.index.cost_model.memory_split import RECALL, choose_split, is_worth_choosing
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import write_codebooks
@@ -152,6 +153,8 @@ def build_vectors(
     lexical: bool = False,
     ram_budget: int | str | None = None,
     encoder: "IndexEncoder | Path | str | None" = None,
+    serve_ram: int | str | None = None,
+    recall: float | None = None,
 ) -> Path:
     """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
@@ -167,6 +170,8 @@ def build_vectors(
         ram_budget: most anonymous memory of the build (bytes, or "1GiB"); a build that needs more is refused.
         encoder: the encoder that made the vectors, to search and add texts (see `build`; with other prompts than its
             own: see `open_index_encoder`). Some texts of `data` are encoded again to check it.
+        serve_ram: RAM of the searching process, to choose a code size that leaves the fewest reads.
+        recall: share of the exact top 10 that candidates should contain, to choose a code size; .98 by default.
     """
     _check_choice(model, plain, serve_ram, recall)
     if lexical and data is None:
@@ -181,7 +186,8 @@ def build_vectors(
         metric = (plain or PlainCodes()).metric if model is None else _open_codes_only_model(model).metric
         options["encoder"] = check_corpus_encoder(encoder, open_vectors(vectors, "vectors", metric), data).reference
     if model is None:
-        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options)
+        choice = {"ram": None if serve_ram is None else parse_bytes("serve_ram", str(serve_ram)), "recall": recall}
+        return _build_plain(vectors, out, plain or PlainCodes(), ids, data, ram_budget, options, choice)
     model = _open_codes_only_model(model)
     rows, books, bits = model.documents(vectors), model.codebooks.books, model.codebooks.bits
     dims = options["dims"] = check_dims(dims, rows.dim)
@@ -214,6 +220,7 @@ def _build_plain(
         raise make_too_few_error(len(rows), plain.codewords)
     rows.refuse_all_zeros()
     options["dims"] = check_dims(options["dims"], rows.dim)
+    plain = _choose_code_size(rows, plain, options, **choice)
     shape = get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
@@ -246,6 +253,36 @@ def fit_and_write(
     options |= {"unit": rows.metric == "cosine"}
     options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
     _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
+
+
+def _check_choice(
+    model: CodesOnlyModel | Path | str | None,
+    plain: PlainCodes | None,
+    serve_ram: int | str | None,
+    recall: float | None,
+) -> None:
+    """Refuse settings of a choice that there is none of."""
+    settings = [name for name, value in (("serve_ram", serve_ram), ("recall", recall)) if value is not None]
+    fixed = "a model" if model is not None else "bytes_per_doc" if plain and plain.bytes_per_doc else ""
+    if settings and fixed:
+        raise ConfigError(f"{', '.join(settings)} given with {fixed}, which fixes the code size; leave one of them out")
+    if recall is not None and not 0 < recall < 1:
+        raise ConfigError(f"recall: given {recall:g}, expected a share above 0 and below 1, such as .98")
+
+
+def _choose_code_size(
+    rows: VectorSource, plain: PlainCodes, options: dict[str, Any], ram: int | None, recall: float | None
+) -> PlainCodes:
+    """Return the settings with a code size: the given one, or one chosen on a sample of the vectors."""
+    plain.count_books(rows.dim)  # refuses invalid settings before anything is measured
+    if plain.bytes_per_doc is not None or not (recall is not None or is_worth_choosing(len(rows), ram)):
+        return plain
+    layout = {name: options[name] for name in ("engine", "stored", "dims")}
+    choice = choose_split(rows, plain, ram=ram, recall=recall or RECALL, **layout)
+    release_pages(rows)
+    candidates = choice.chosen.candidates
+    say(choice.explain() + (f"; search with --candidates {candidates}" if candidates > CANDIDATES else ""))
+    return plain._replace(bytes_per_doc=choice.chosen.code_bytes)
 
 
 def report_zero_rows(rows: VectorSource) -> None:
