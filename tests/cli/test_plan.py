@@ -16,6 +16,7 @@ from bidr.index.engines.ivf import get_default_nprobe
 from bidr.index.lexical.size_estimate import guess_lexical_size
 from bidr.planning import tuning as settings
 from bidr.planning.calibration import CalibrationConfig, MachineRates
+from bidr.planning.disk_benchmark import DiskSpeed
 from bidr.planning.extrapolation import Extrapolation
 from bidr.planning.plan import CorpusSpec, count_machines, plan
 from bidr.quantization.exact_search import search_vectors
@@ -66,7 +67,7 @@ def _engine(corpus: CorpusSpec, like: dict) -> dict:
 
 def test_what_is_planned_can_be_built(bidr: Run, tmp_path: Path) -> None:
     """By the rule that `bidr build` has, for codes of 8 bits and of 4; a size that nobody gave is one that fits."""
-    for dim, size in ((100, 10), (37, 16), (768, 16), (6, 6), (16, 16)):
+    for dim, size in ((100, 50), (37, 18), (768, 64), (6, 3), (16, 8)):
         shown = bidr("plan", "--docs", "1e6", "--dim", dim, "--json", tmp_path / "plan.json")
         assert shown.code == 0, shown.err
         value = json.loads((tmp_path / "plan.json").read_text())
@@ -377,3 +378,34 @@ def test_fewer_dimensions_on_disk(bidr: Run, tmp_path: Path) -> None:
     assert vectors == [4096 + 2 * 768 * 10**6, 4096 + 2 * 192 * 10**6]
     assert sizes[0]["ram"]["bytes"]["codes"] == sizes[1]["ram"]["bytes"]["codes"]
     assert "dims: given 769, expected a whole number from 1 to 768" in bidr.refused(*asked, "--stored-dims", 769)
+
+
+def test_vectors_alone_divide_the_ram(bidr: Run, files: tuple[Path, Path], tmp_path: Path) -> None:
+    out = tmp_path / "split.json"
+    flags = ["plan", "--recall", ".95", "--vectors", files[0], "--k", 10, "--docs", "1e6", "--ram", "200MB"]
+    shown = bidr(*flags, "--json", out)
+    assert shown.code == 0, shown.err
+    value = json.loads(out.read_text())
+    assert {split["code_bytes"] for split in value["alternatives"]} == {8, 16}
+    best = min(value["alternatives"], key=lambda split: split["reads"])
+    assert (value["bytes_per_doc"], value["candidates"]) == (best["code_bytes"], best["candidates"])
+    assert best["index_bytes"] + best["cache_bytes"] == 200_000_000
+    assert "of your vectors, which leaves" in shown.out
+    assert shlex.split(value["commands"][0])[-2:] == ["--bytes-per-doc", str(best["code_bytes"])]
+    assert "serve_ram" not in shown.out
+    assert "--sample" in bidr.refused(*flags, "--sample", 10)
+
+
+def test_the_disk_is_measured_alone_or_for_a_plan(bidr: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "bidr.planning.disk_benchmark.measure_disk", lambda folder: DiskSpeed({1: 1e4, 8: 5e4, 32: 1e5}, 1 << 30)
+    )
+    shown = bidr("plan", "--measure-disk", tmp_path)
+    assert "random 4 KiB reads a second: 10,000 at depth 1, 50,000 at depth 8, 100,000 at depth 32" in shown.out
+    out = tmp_path / "plan.json"
+    shown = bidr("plan", "--docs", "1e6", "--dim", 768, "--measure-disk", tmp_path, "--json", out)
+    assert json.loads(out.read_text())["disk"]["iops"]["32"] == 1e5
+    assert "pages take" in shown.out
+    assert "--metric" in bidr.refused("plan", "--measure-disk", tmp_path, "--metric", "ip")
+    monkeypatch.undo()
+    assert "does not exist" in bidr.refused("plan", "--measure-disk", tmp_path / "none")

@@ -8,7 +8,8 @@ import pytest
 import bidr
 from bidr.data.vector_source import VectorSource
 from bidr.errors import ConfigError
-from bidr.quantization.opq_config import PlainCodes, choose_planned_bytes, list_bits
+from bidr.planning.plan import CorpusSpec, choose_planned_bytes
+from bidr.quantization.opq_config import PlainCodes, list_bits
 
 
 @pytest.mark.parametrize(
@@ -46,7 +47,8 @@ def test_sizes_beyond_one_codebook_a_dimension_are_refused(size: int) -> None:
 
 
 def test_plans_of_any_dimensions() -> None:
-    assert [choose_planned_bytes(dim) for dim in (128, 131, 7, 1)] == [16, 16, 7, 1]
+    corpora = [CorpusSpec(docs=10**6, dim=dim, ram=1 << 36) for dim in (128, 131, 7, 1)]
+    assert [choose_planned_bytes(corpus) for corpus in corpora] == [64, 64, 3, 1]
     assert list_bits(131, 16) == [8, 4]
     with pytest.raises(ConfigError, match=r"expected 1 to 131"):
         list_bits(131, 132)

@@ -18,13 +18,14 @@ def install(folder: Path, peers: tuple[str, ...]) -> dict[str, str]:
     """Install the packages of peers; return the reason for each that failed."""
     failed: dict[str, str] = {}
     for peer in peers:
-        marker = folder / peer / DONE
+        environment = get_python(folder, peer).parents[1]
+        marker = environment / DONE
         if peer not in PACKAGES or (marker.exists() and marker.read_text(encoding="utf-8").split() == [*RANKING]):
             continue
-        print(f"installing {PACKAGES[peer]} into {folder / peer}", file=sys.stderr, flush=True)
-        reason = _run([find_interpreter(peer), "-m", "venv", str(folder / peer)])
+        print(f"installing {' '.join(PACKAGES[peer])} into {environment}", file=sys.stderr, flush=True)
+        reason = _run([find_interpreter(peer), "-m", "venv", str(environment)])
         pip = [str(get_python(folder, peer)), "-m", "pip", "install", "-q"]
-        reason = reason or _run([*pip, "--prefer-binary", PACKAGES[peer], "numpy"])
+        reason = reason or _run([*pip, "--prefer-binary", *PACKAGES[peer], "numpy"])
         if reason:
             failed[peer] = reason
         else:
@@ -42,8 +43,8 @@ def find_interpreter(peer: str) -> str:
 
 
 def get_python(folder: Path, peer: str) -> Path:
-    """Return the Python interpreter of a peer's environment."""
-    return folder / peer / "bin" / "python"
+    """Return the Python interpreter of a peer's environment, which both ways of opening one library share."""
+    return folder / peer.removesuffix("-disk") / "bin" / "python"
 
 
 def _run(command: list[str]) -> str | None:

@@ -20,9 +20,9 @@ def render_tables(rows: list[Row]) -> str:
     failed = [[row["name"], row["error"]] for row in rows if "error" in row]
     stopped = [[row["name"], row["stopped"]] for row in ran if "stopped" in row]
     if failed:
-        parts.append(_render_table("Not measured", ["index", "why"], failed))
+        parts.append(render_table("Not measured", ["index", "why"], failed))
     if stopped:
-        parts.append(_render_table("Fewer rounds than the others", ["index", "why"], stopped))
+        parts.append(render_table("Fewer rounds than the others", ["index", "why"], stopped))
     return "\n\n".join(part for part in parts if part)
 
 
@@ -34,7 +34,7 @@ def _render_sizes(rows: list[Row]) -> str:
         sizes = (ram["anonymous_bytes"], ram["rss_end_bytes"], row["disk_per_document"])
         cost = (build["seconds"], build["cpu_seconds"], build["peak_bytes"] / 2**20)
         lines.append([row["name"], *(f"{number:,.0f}" for number in (*sizes, *cost))])
-    return _render_table("What each takes", head, lines) if lines else ""
+    return render_table("What each takes", head, lines) if lines else ""
 
 
 def _render_target(rows: list[Row], target: float) -> str:
@@ -49,7 +49,7 @@ def _render_target(rows: list[Row], target: float) -> str:
         if point is None:
             best = max(other["recall@100"] for other in row["points"])
             lines.append([row["name"], f"not reached: {best:.3f} at most", *[""] * 8])
-    return _render_table(f"Fastest setting with recall@100 of {target} or more", head, lines) if lines else ""
+    return render_table(f"Fastest setting with recall@100 of {target} or more", head, lines) if lines else ""
 
 
 def _format_point(point: Point) -> list[str]:
@@ -78,9 +78,10 @@ def _render_cold(rows: list[Row]) -> str:
             times = [f"{cold[name]:.1f}" for name in ("p50_ms", "p99_ms")]
             lines.append([row["name"], *times, str(cold["queries"]), f"{cold['resident']:.3%}"])
     head = ["index", "cold p50 ms", "cold p99 ms", "queries", "vectors in memory before, at most (mincore)"]
-    return _render_table("Cold, some 1,000 candidates", head, lines) if lines else ""
+    return render_table("Cold, some 1,000 candidates", head, lines) if lines else ""
 
 
-def _render_table(title: str, head: list[str], lines: list[list[str]]) -> str:
+def render_table(title: str, head: list[str], lines: list[list[str]]) -> str:
+    """Return a titled table in Markdown."""
     rendered = [" | ".join(line) for line in [head, ["---"] * len(head), *lines]]
     return "\n".join([f"### {title}", "", *(f"| {line} |" for line in rendered)])

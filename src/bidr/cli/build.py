@@ -41,7 +41,14 @@ class Build(TableCommand):
         "input": ("data", "encoder", "vectors", "ids", "model"),
         "columns of a table, chunks of text files": COLUMN_FLAGS,
         "index": ("out", "engine", "stored", "dims", "lexical", "no-lexical"),
-        "codes fitted to vectors, without a model": ("bytes-per-doc", "codewords", "metric", "learn"),
+        "codes fitted to vectors, without a model": (
+            "bytes-per-doc",
+            "codewords",
+            "metric",
+            "learn",
+            "serve-ram",
+            "recall",
+        ),
         "resources": ("ram-budget", "device"),
         "more": ("query-prompt", "document-prompt", "max-length", "titles", "learned-lists", "json"),
     }
@@ -79,8 +86,8 @@ class Build(TableCommand):
     no_lexical: Annotated[bool, tyro.conf.FlagCreatePairsOff] = False
     """Build no BM25 index although the model recommends hybrid search."""
     bytes_per_doc: int | None = None
-    """Without a model: code size in bytes per document; by default 32, or the largest from 16 on that divides the
-    dimensions."""
+    """Without a model: code size in bytes per document; by default chosen on a sample of the vectors, 32 (or the
+    largest from 16 on that divides the dimensions) for 20,000 vectors and fewer."""
     codewords: Literal[16, 256] | None = None
     """Without a model: codewords per codebook, 16 (faster to scan; the default) or 256 (more accurate at the same
     size)."""
@@ -98,6 +105,12 @@ class Build(TableCommand):
     """With --encoder: maximum number of tokens of a text; by default as the encoder's settings say."""
     titles: Literal["prepend", "ignore"] = "prepend"
     """With --encoder: encode documents with or without their titles."""
+    serve_ram: OptionalSize = None
+    """With --vectors, without a model: RAM of the searching process, such as 1GiB; the code size with the fewest reads
+    from the disk is chosen, what remains caches vectors."""
+    recall: Annotated[float | None, tyro.conf.arg(metavar="SHARE", help_behavior_hint="(optional)")] = None
+    """With --vectors, without a model: share of the exact top 10 that candidates should contain, to choose the code
+    size; by default .98."""
     ram_budget: OptionalSize = None
     """Maximum anonymous memory of the build, such as 1GiB. Refused at the start if it cannot be met."""
     device: str = "auto"
@@ -116,6 +129,10 @@ class Build(TableCommand):
         self._check_flags()
         data, query_usage = self._load_data(), "WORDS ..."
         vectors = self._open_vectors(data)
+        unused = [name for name in ("serve_ram", "recall") if vectors is None and getattr(self, name) is not None]
+        if unused:
+            flag = f"--{unused[0].replace('_', '-')}"
+            raise ConfigError(f"{flag} given without --vectors, on which a code size is chosen; leave it out")
         how: dict[str, Any] = {
             "engine": self.engine,
             "stored": self.stored,
@@ -128,6 +145,7 @@ class Build(TableCommand):
             if vectors is not None:
                 how["plain"] = self._get_codes_config() if self.model is None else None
                 how |= {"ids": self.ids, "data": None if vectors is data else data, "lexical": self.lexical}
+                how |= {"serve_ram": self.serve_ram, "recall": self.recall}
                 if self.encoder is not None:
                     from bidr.pipeline.index_encoder import open_index_encoder
 
@@ -219,7 +237,8 @@ class Build(TableCommand):
         unused = [name for name, value in prompts.items() if value not in (None, "prepend")]
         if unused and self.encoder is None:
             raise ConfigError(f"{unused[0]} given without --encoder, which it is a setting of; leave it out")
-        settings = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords, "--metric": self.metric}
+        settings: dict[str, Any] = {"--bytes-per-doc": self.bytes_per_doc, "--codewords": self.codewords}
+        settings |= {"--metric": self.metric, "--serve-ram": self.serve_ram, "--recall": self.recall}
         rejected_flags = [name for name, value in settings.items() if value is not None]
         if self.model is not None and rejected_flags:
             raise ConfigError(

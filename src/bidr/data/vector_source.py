@@ -202,7 +202,7 @@ def is_table(source: object) -> bool:
         from bidr.data.dataset import is_table_file
 
         return is_table_file(source)
-    if isinstance(source, np.ndarray | str | Path):
+    if isinstance(source, np.ndarray | VectorSource):
         return False
     if isinstance(source, list | tuple):
         return bool(source) and isinstance(source[0], Mapping)
@@ -243,13 +243,21 @@ def collect_vectors(dataset: Any, folder: Path | None = None) -> npt.NDArray[Any
 def open_vectors(source: Any, name: str, metric: Metric, folder: Path | None = None) -> VectorSource:
     """Open vectors: an array, nested lists, .npy files, or a table with a column of vectors.
 
+    A VectorSource is returned as it is: its `array` may compute the rows that are read from it.
+
     Args:
         source: An array; nested lists; an .npy file, several as a folder or pattern (memory-mapped); a data frame, an
-            Arrow table or a table file with a column of vectors.
+            Arrow table or a table file with a column of vectors; a VectorSource.
         name: Name in error messages.
         metric: Similarity.
         folder: See `collect_vectors`.
     """
+    if isinstance(source, VectorSource):
+        if source.metric != metric:
+            raise ConfigError(
+                f"{source.name}: given with metric {metric}, opened with {source.metric}; give one of them"
+            )
+        return source
     if isinstance(source, np.ndarray) and source.dtype != object:
         return VectorSource(source, name, metric)
     if is_table(source):

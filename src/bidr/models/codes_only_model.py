@@ -56,7 +56,7 @@ class CodesOnlyModel(SavedModel):
         self._check_dim(additive.document)
         return additive
 
-    def documents(self, vectors: Path | str | npt.NDArray[Any], name: str = "vectors") -> VectorSource:
+    def documents(self, vectors: Path | str | npt.NDArray[Any] | VectorSource, name: str = "vectors") -> VectorSource:
         """Open and check document vectors."""
         return self.check_source(open_vectors(vectors, name, self.metric))
 

@@ -17,6 +17,7 @@ from bidr.errors import ConfigError, ModelError
 from bidr.index.builder.build import build_index
 from bidr.index.builder.journal import WorkFolder, fingerprint_array, open_work_folder, release_pages
 from bidr.index.cost_model.build_memory import check_budget, estimate_build_peaks, watch_memory
+from bidr.index.cost_model.memory_split import RECALL, choose_split, is_worth_choosing
 from bidr.index.cost_model.sizes import Shape
 from bidr.index.engines.engine_choice import choose_engine
 from bidr.index.engines.engine_files import write_codebooks
@@ -33,7 +34,9 @@ from bidr.quantization.code_quality import compute_reconstruction_errors
 from bidr.quantization.codebooks import Codebooks
 from bidr.quantization.opq_config import PlainCodes, encode_blocks
 from bidr.quantization.pq_training import make_too_few_error
+from bidr.search.searcher import CANDIDATES
 from bidr.utils.array_types import Codes
+from bidr.utils.byte_sizes import parse_bytes
 from bidr.utils.device import pick_device
 from bidr.utils.progress import say
 
@@ -41,7 +44,7 @@ if TYPE_CHECKING:
     from bidr.pipeline.index_encoder import IndexEncoder
 
 Vectors = Any
-"""An array, .npy files, or a table with a column of vectors."""
+"""An array, .npy files, a table with a column of vectors, or a VectorSource."""
 IdSource = Path | str | Sequence[str]
 
 
@@ -155,12 +158,15 @@ def build_vectors(
     lexical: bool = False,
     ram_budget: int | str | None = None,
     encoder: "IndexEncoder | Path | str | None" = None,
+    serve_ram: int | str | None = None,
+    recall: float | None = None,
 ) -> Path:
     """Encode vectors and build an index; an interrupted build with the same arguments is resumed.
 
     Args:
         vectors: an array, .npy files (a path, folder or pattern), or a table with a column of vectors: a data frame, an
-            Arrow table, or a file that `load` reads. Its other columns are the ids, texts and attributes.
+            Arrow table, or a file that `load` reads. Its other columns are the ids, texts and attributes. Or a
+            VectorSource, whose array may compute the rows that are read from it.
         model: a model of `train_vectors`; None: OPQ codes are fitted as `plain` says.
         out: the index folder.
         ids: one for each row; by default row numbers.
@@ -170,12 +176,15 @@ def build_vectors(
         data: a dataset whose corpus has the ids and texts of the documents in row order.
         stored: type of the vectors on disk: "fp16", or "int8", half the size.
         dims: store and rank by the first so many dimensions (Matryoshka), encode all of them; None: all.
-        plain: settings of the OPQ codes.
+        plain: settings of the OPQ codes; without a code size, it is chosen on a sample of the vectors.
         lexical: also build a BM25 index of the texts of `data`.
         ram_budget: most anonymous memory of the build (bytes, or "1GiB"); a build that needs more is refused.
         encoder: the encoder that made the vectors, to search and add texts (see `build`; with other prompts than its
             own: see `open_index_encoder`). Some texts of `data` are encoded again to check it.
+        serve_ram: RAM of the searching process, to choose a code size that leaves the fewest reads.
+        recall: share of the exact top 10 that candidates should contain, to choose a code size; .98 by default.
     """
+    _check_choice(model, plain, serve_ram, recall)
     if lexical and data is None and metadata is None and not is_table(vectors):
         raise ConfigError("lexical: no texts given, expected data (--data) with a corpus; leave lexical out")
     if model is not None and plain is not None:
@@ -191,9 +200,10 @@ def build_vectors(
         plain = plain or PlainCodes(metric=metric or "cosine")
         if plain.metric not in get_args(Metric):
             raise ConfigError(f"metric: given {plain.metric!r}, expected one of {', '.join(get_args(Metric))}")
+        choice = {"ram": None if serve_ram is None else parse_bytes("serve_ram", str(serve_ram)), "recall": recall}
         vector_input = open_vector_input(vectors, ids, metadata, data, plain.metric, out)
         options |= _check_encoder(encoder, vector_input)
-        return _build_plain(vector_input, out, plain, ram_budget, options)
+        return _build_plain(vector_input, out, plain, ram_budget, options, choice)
     model = model if isinstance(model, CodesOnlyModel) else _open_codes_only_model(model)
     vector_input = open_vector_input(vectors, ids, metadata, data, model.metric, out)
     rows, names, data = vector_input
@@ -230,12 +240,14 @@ def _build_plain(
     plain: PlainCodes,
     ram_budget: int | str | None,
     options: dict[str, Any],
+    choice: dict[str, Any],
 ) -> Path:
     rows, names, data = vector_input
     if len(rows) < plain.codewords:
         raise make_too_few_error(len(rows), plain.codewords)
     rows.refuse_all_zeros()
     options["dims"] = check_dims(options["dims"], rows.dim)
+    plain = _choose_code_size(rows, plain, options, **choice)
     shape = get_shape(
         *rows.shape, plain.count_books(rows.dim), plain.codewords.bit_length() - 1, options["engine"], options["stored"]
     )
@@ -268,6 +280,36 @@ def fit_and_write(
     options |= {"unit": rows.metric == "cosine", "metric": L2_METRIC if rows.metric == "l2" else METRIC}
     options["code_error"] = _measure_code_error(options["dims"], codebooks, rows, codes)
     _write_index(work, out, rows, codebooks=codebooks, codes=codes, **options)
+
+
+def _check_choice(
+    model: CodesOnlyModel | Path | str | None,
+    plain: PlainCodes | None,
+    serve_ram: int | str | None,
+    recall: float | None,
+) -> None:
+    """Refuse settings of a choice that there is none of."""
+    settings = [name for name, value in (("serve_ram", serve_ram), ("recall", recall)) if value is not None]
+    fixed = "a model" if model is not None else "bytes_per_doc" if plain and plain.bytes_per_doc else ""
+    if settings and fixed:
+        raise ConfigError(f"{', '.join(settings)} given with {fixed}, which fixes the code size; leave one of them out")
+    if recall is not None and not 0 < recall < 1:
+        raise ConfigError(f"recall: given {recall:g}, expected a share above 0 and below 1, such as .98")
+
+
+def _choose_code_size(
+    rows: VectorSource, plain: PlainCodes, options: dict[str, Any], ram: int | None, recall: float | None
+) -> PlainCodes:
+    """Return the settings with a code size: the given one, or one chosen on a sample of the vectors."""
+    plain.count_books(rows.dim)  # refuses invalid settings before anything is measured
+    if plain.bytes_per_doc is not None or not (recall is not None or is_worth_choosing(len(rows), ram)):
+        return plain
+    layout = {name: options[name] for name in ("engine", "stored", "dims")}
+    choice = choose_split(rows, plain, ram=ram, recall=recall or RECALL, **layout)
+    release_pages(rows)
+    candidates = choice.chosen.candidates
+    say(choice.explain() + (f"; search with --candidates {candidates}" if candidates > CANDIDATES else ""))
+    return plain._replace(bytes_per_doc=choice.chosen.code_bytes)
 
 
 def report_zero_rows(rows: VectorSource) -> None:

@@ -36,9 +36,10 @@ from bidr.index.lexical.size_estimate import (
 from bidr.index.ram_usage import RamUsage, select_index_parts
 from bidr.index.vectors import STORAGE_KINDS, StorageKind
 from bidr.planning.calibration import CalibrationConfig, MachineRates, calibrate
-from bidr.quantization.opq_config import PLANNED_BYTES, list_bits
+from bidr.quantization.opq_config import PlainCodes, list_bits
 from bidr.search.searcher import CANDIDATES
 
+PLANNED_BYTES = (64, 48, 32, 24, 16, 8)
 COUNT_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 
 
@@ -55,7 +56,7 @@ class CorpusSpec:
     docs: int
     dim: int
     ram: int
-    code_bytes: int = PLANNED_BYTES
+    code_bytes: int = 16
     stored: StorageKind = "fp16"
     stored_dims: int | None = None
     candidates: int = CANDIDATES
@@ -267,6 +268,14 @@ def find_largest_codes(corpus: CorpusSpec, engine: str, bits: int) -> int | None
         if can_hold(corpus, corpus.make_shape(engine, bits, code_bytes=number * bits // 8))
     ]
     return max(fitting, default=None)
+
+
+def choose_planned_bytes(corpus: CorpusSpec) -> int:
+    """Return the largest usual code size with which inverted lists fit one machine, or the smallest."""
+    sizes = {PlainCodes(codewords=16).choose_size(corpus.dim, usual) for usual in PLANNED_BYTES}
+    bits = {size: list_bits(corpus.dim, size)[-1] for size in sizes}
+    fitting = [size for size in sizes if can_hold(corpus, corpus.make_shape("lists", bits[size], code_bytes=size))]
+    return max(fitting, default=min(sizes))
 
 
 def _find_minimum(is_enough: Callable[[int], bool], maximum: int) -> int:

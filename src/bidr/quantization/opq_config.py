@@ -10,11 +10,11 @@ from bidr.errors import ConfigError, DataError
 from bidr.quantization.codebooks import ENCODE_ROWS, Codebooks, check_shape
 from bidr.quantization.distance_codes import make_distance_codebooks
 from bidr.quantization.pq_training import FIT_ROWS, ITERATIONS, fit_pq
-from bidr.utils.array_types import Codes
+from bidr.utils.array_types import Codes, Floats
 from bidr.utils.deprecation import DeprecatedAlias
-from bidr.utils.progress import show_progress
+from bidr.utils.progress import ProgressCallback, show_progress
 
-DEFAULT_BYTES, PLANNED_BYTES = 32, 16
+DEFAULT_BYTES = 32
 # Squared distances between larger numbers overflow float32.
 MAX_MAGNITUDE = 1e15
 
@@ -22,7 +22,8 @@ MAX_MAGNITUDE = 1e15
 class PlainCodes(NamedTuple):
     """OPQ settings.
 
-    bytes_per_doc: None: 32, or the largest size from 16 on that divides the dimensions.
+    bytes_per_doc: None: a build chooses on a sample of the vectors; of few vectors 32, or the largest size from 16 on
+                   that divides the dimensions.
     codewords:     16 per book scan faster, 256 are more accurate at the same size.
     """
 
@@ -70,21 +71,38 @@ class PlainCodes(NamedTuple):
         books = self.count_books(rows.dim)
         sampled = np.random.default_rng(self.seed).choice(len(rows), min(FIT_ROWS, len(rows)), replace=False)
         sample = rows.gather(np.sort(sampled))
-        if (largest := float(np.abs(sample).max())) > MAX_MAGNITUDE:
-            raise DataError(
-                f"{rows.name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
-                "scale or normalize the vectors"
-            )
-        padded = np.pad(sample, ((0, 0), (0, get_padded_dim(rows.dim, books) - rows.dim)))
+        refuse_huge_numbers(sample, rows.name)
         with show_progress("fit codebooks", 2 * ITERATIONS, "iterations") as advance:
-            codebooks = fit_pq(padded, books, self.codewords, seed=self.seed, advance=advance)
+            return self.fit_books(sample, books, advance=advance)
+
+    def fit_books(
+        self,
+        sample: Floats,
+        books: int,
+        *,
+        iterations: int = ITERATIONS,
+        advance: ProgressCallback | None = None,
+    ) -> Codebooks:
+        """Train codebooks on vectors, padded where the number of books does not divide their dimensions."""
+        dim = sample.shape[1]
+        padded = np.pad(sample, ((0, 0), (0, get_padded_dim(dim, books) - dim)))
+        codebooks = fit_pq(padded, books, self.codewords, iterations=iterations, seed=self.seed, advance=advance)
         # The columns of the padding multiply zeros.
-        codebooks = codebooks._replace(rotation=np.ascontiguousarray(codebooks.rotation[:, : rows.dim]))
+        codebooks = codebooks._replace(rotation=np.ascontiguousarray(codebooks.rotation[:, :dim]))
         return make_distance_codebooks(codebooks) if self.metric == "l2" else codebooks
 
 
 PlainCodes.sizes = DeprecatedAlias("PlainCodes.sizes", "list_sizes")  # type: ignore[attr-defined]
 PlainCodes.books = DeprecatedAlias("PlainCodes.books", "count_books")  # type: ignore[attr-defined]
+
+
+def refuse_huge_numbers(sample: Floats, name: str) -> None:
+    """Raise DataError for numbers whose squared distances overflow."""
+    if (largest := float(np.abs(sample).max())) > MAX_MAGNITUDE:
+        raise DataError(
+            f"{name}: a row holds a number of {largest:g} in size, expected numbers up to {MAX_MAGNITUDE:g}; "
+            "scale or normalize the vectors"
+        )
 
 
 def get_padded_dim(dim: int, books: int) -> int:
@@ -106,10 +124,3 @@ def list_bits(dim: int, size: int) -> list[int]:
             f"bytes_per_doc: given {size}, expected 1 to {limits[8]}: at most a codebook for each of {dim} dimensions"
         )
     return [bits for bits, limit in limits.items() if size <= limit]
-
-
-def choose_planned_bytes(dim: int) -> int:
-    """Return the code size of plans: 16 bytes, or fewer for few dimensions."""
-    if dim < 1:
-        raise ConfigError(f"dim: given {dim}, expected 1 or more")
-    return PlainCodes(codewords=256).choose_size(dim, PLANNED_BYTES)

@@ -25,6 +25,7 @@ HERE = Path(__file__).parent
 WARM_UP = 20
 ANSWERS = 100
 RESIDENT = 0.01
+POLL_SECONDS = 0.01
 Search = Callable[[np.ndarray, int, dict[str, Any]], np.ndarray]
 Rank = Callable[[np.ndarray, np.ndarray, int], np.ndarray]
 
@@ -36,8 +37,15 @@ def main() -> int:
     sys.path[:] = [path for path in sys.path if not path or Path(path).resolve() != HERE]
     request = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     try:
+        phases = {"build": build, "search": search, "throughput": measure_throughput}
+        if "cgroup" in request:
+            from bidr.bench.peers import limited_search
+
+            limited_search.enter_cgroup(request)
+            phases |= {"index": limited_search.measure_index, "need": limited_search.measure_need}
+            phases |= {"sweep": limited_search.sweep, "report": limited_search.report}
         peer = _load_adapter(Path(request["adapter"]))
-        {"build": build, "search": search}[request["phase"]](peer, request, say)
+        phases[request["phase"]](peer, request, say)
     except Exception as error:
         traceback.print_exc()
         say(event="error", error=f"{type(error).__name__}: {error}")
@@ -90,6 +98,24 @@ def search(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None
         except Exception as error:  # the warm points remain valid
             traceback.print_exc()
             say(event="not_cold", error=f"{type(error).__name__}: {error}")
+
+
+def measure_throughput(peer: Any, request: dict[str, Any], say: Callable[..., None]) -> None:
+    """Ask one query after the other for some seconds, beginning when all processes of the request are ready."""
+    queries, setting = np.load(request["queries"])[request["first"] :], request["grid"][0]
+    _, rank = make_ranker(request["rank"], Path(request["rows"]))
+    find = peer.open_index(Path(request["folder"]) / "whole", request["settings"])
+    for query in queries:
+        _search_once(find, rank, query, setting)
+    barrier = Path(request["barrier"])
+    (barrier / str(request["number"])).touch()
+    while len(list(barrier.iterdir())) < request["workers"]:
+        time.sleep(POLL_SECONDS)
+    started, count = time.perf_counter(), 0
+    while time.perf_counter() - started < request["seconds"]:
+        _search_once(find, rank, queries[count % len(queries)], setting)
+        count += 1
+    say(event="throughput", qps=count / (time.perf_counter() - started))
 
 
 def measure_setting(

@@ -290,10 +290,9 @@ def fingerprint_array(array: Any) -> str:
     An array-like object with a `stamp` of its own is identified by that.
     """
     source = array if isinstance(array, VectorSource) else None
-    stamp = getattr(array, "stamp", None)
-    if stamp and source is None:  # the stamp of VectorSource covers sampled rows only
-        return str(stamp)
     values = array.array if isinstance(array, VectorSource) else array
+    if stamp := getattr(values, "stamp", None):
+        return str(stamp) if source is None else hash_bytes(f"{stamp} {source.metric}".encode())
     text = f"{values.shape} {values.dtype} {source.metric if source else ''}"
     if isinstance(values, StackedArrays):
         text += " ".join(fingerprint_array(part) for part in values.arrays)
