@@ -109,7 +109,7 @@ def test_building_from_spoiled_data(
     [
         (["--bytes-per-doc", "7", "--encoder.dim", "256"], ["bytes_per_doc: given 7", "256 dimensions"]),
         (["--bytes-per-doc", "0"], ["bytes_per_doc", "0"]),
-        (["--codewords", "256"], ["256", "40 documents", "use 16"]),
+        (["--codewords", "256", "--min-dev-queries", "0"], ["256", "40 documents", "use 16"]),
         (["--dense.sampler", "snowbal"], ["--dense.sampler", "'snowbal'", "snowball", "bidr train --help"]),
         (["--bytes-per-dok", "8"], ["--bytes-per-dok", "did you mean --bytes-per-doc?"]),
         (["--seed", "many"], ["--seed", "'many'"]),

@@ -85,7 +85,7 @@ def test_addresses_that_cannot_be_read_are_refused(monkeypatch: pytest.MonkeyPat
     with pytest.raises(DataError, match=r"s3://bucket/t\.csv: .*pip install s3fs"):
         load("s3://bucket/t.csv")
     monkeypatch.setitem(sys.modules, "upath", None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'bidr\[remote\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install '\.\[remote\]'"):
         load("s3://bucket/t.csv")
 
 

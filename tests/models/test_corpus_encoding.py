@@ -31,11 +31,11 @@ def calls(monkeypatch):
     """The first row of each block that is encoded; raises at the row that `stop_at` holds."""
     seen, real = {"rows": [], "stop_at": None}, encode.encode_rows
 
-    def watched(encoder, source, rows=None, dtype=np.float32):
+    def watched(encoder, source, rows=None, dtype=np.float32, **options):
         if rows[0] == seen["stop_at"]:
             raise Killed
         seen["rows"].append(int(rows[0]))
-        return real(encoder, source, rows, dtype)
+        return real(encoder, source, rows, dtype, **options)
 
     monkeypatch.setattr(encode, "encode_rows", watched)
     return seen

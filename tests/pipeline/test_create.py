@@ -74,7 +74,7 @@ def test_settings_travel_with_a_snapshot_and_invalid_ones_are_refused(tmp_path):
     (index / "codes.json").write_text("{")
     with bidr.open_writer(index) as writer, pytest.raises(IndexFolderError, match=r"codes\.json"):
         writer.add(*make_documents(0, 3))
-    for options in ({"dim": 0}, {"dim": 2.5}, {"dim": DIM, "bytes_per_doc": 5}, {"dim": DIM, "fit_documents": 3},
+    for options in ({"dim": 0}, {"dim": 2.5}, {"dim": DIM, "bytes_per_doc": 0}, {"dim": DIM, "fit_documents": 3},
                     {"dim": DIM, "metric": "l7"}):  # fmt: skip
         with pytest.raises(ConfigError, match="given"):
             bidr.create_index(tmp_path / "new", **options)

@@ -352,7 +352,7 @@ def test_deadline(index, monkeypatch):
     assert (found.status_code, free.is_set()) == (504, False)
     free.set()
     service.pool.shutdown()
-    assert "time for this request" in str(done[0])
+    assert "exceeded its deadline" in str(done[0])
 
 
 def test_faults_tell_nothing(index, monkeypatch, capfd):

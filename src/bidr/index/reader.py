@@ -65,6 +65,9 @@ class IndexReader:
     def __init__(self, folder: Path, generation: Path, manifest: Manifest, parts: Parts) -> None:
         self.folder, self.generation, self.manifest = folder, generation, manifest
         self.candidates, self.vectors, self.documents, self._order, self.words = parts
+        # Read now: codebooks are mapped, and reading them after the file was cut off ends the process.
+        self.has_codes = manifest.books > 1 or bool(self.codebooks.centroids.any())
+        """Whether codes distinguish documents; not in an index that was created empty, until they are fitted."""
 
     @classmethod
     def open(
@@ -104,11 +107,6 @@ class IndexReader:
     def id_index(self) -> IdIndex:
         """Rows by id; opened by the first lookup."""
         return IdIndex(self.generation, self.manifest, self.count)
-
-    @cached_property
-    def has_codes(self) -> bool:
-        """Whether codes distinguish documents; not in an index that was created empty, until they are fitted."""
-        return bool(self.codebooks.centroids.any())
 
     def latest(self) -> Self:
         """Return itself: a generation is immutable. `LiveIndex.latest` returns the newest state."""

@@ -200,7 +200,7 @@ def test_filters_equal_matching_each_document(index):
             expected = np.array([match_filter(asked, each) for each in known])
             assert (columns.build_mask(asked) == expected).all()
             assert (columns.build_bitmap(asked, order) == np.packbits(expected[order], bitorder="little")).all()
-            assert (columns._map_to_positions(columns._evaluate(asked), None).view(np.uint8)[: -(-len(expected) // 8)]
+            assert (columns.map_to_positions(columns.evaluate(asked), None).view(np.uint8)[: -(-len(expected) // 8)]
                     == np.packbits(expected, bitorder="little")).all()  # fmt: skip
 
         asked_of_all()

@@ -214,7 +214,7 @@ def test_missing_tensorboard_is_reported_before_training(tmp_path: Path, monkeyp
     counts = [len(list((tmp_path / name / "work").glob("events.out.*"))) for name in ("with", "without")]
     assert counts == [1, 0]
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
-    with pytest.raises(MissingExtraError, match=r"bidr\[logs\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[logs\]'"):
         learned(tmp_path, replace(few, logs=True), "missed")
     assert not (tmp_path / "missed").exists()
 

@@ -59,7 +59,7 @@ def test_missing_tensorboard_fails_only_if_required(tmp_path, monkeypatch):
     monkeypatch.setattr(logs, "find_spec", lambda name: None)
     assert not check_tensorboard(None)
     assert not check_tensorboard(False)
-    with pytest.raises(MissingExtraError, match=r"bidr\[logs\]"):
+    with pytest.raises(MissingExtraError, match=r"'\.\[logs\]'"):
         train(dataset(), CONFIG.__class__(**{**vars(CONFIG), "logs": True}), tmp_path / "run")
     assert not (tmp_path / "run").exists()
     FolderLogger(tmp_path, 0, 0, None).close()
