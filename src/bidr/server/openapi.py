@@ -511,7 +511,9 @@ def _make_changes_body(batch: Schema) -> Schema:
     attributes |= {"minProperties": 1, "description": "New values; null removes an attribute."}
     change = make_object({"id": ID, "attributes": attributes})
     missing_ok: Schema = {"type": "boolean", "default": False, "description": "Ignore ids that do not exist."}
-    by_id = make_object({"documents": batch | {"items": change}, "missing_ok": missing_ok}, optional=("missing_ok",))
+    by_id = make_object(
+        {"documents": batch | {"items": change}, "missing_ok": make_nullable(missing_ok)}, optional=("missing_ok",)
+    )
     by_filter = make_object({"filter": {"$ref": "#/components/schemas/Filter"}, "attributes": attributes})
     example = {"documents": [{"id": "doc-1", "attributes": {"price": 3}}], "missing_ok": True}
     return {"schema": {"oneOf": [by_id, by_filter]}, "example": example}
