@@ -1,6 +1,6 @@
 """Codes without labels: exact search beside plain OPQ, and codes learned from passages, from documents and from labels.
 
-python bench/without_labels.py FOLDER --encoder wordllama --bytes-per-doc 8 16 32 --work /tmp/without-labels
+python bench/without_labels.py FOLDER --encoder wordllama --bytes-per-doc 8 16 32 --work DIR
 
 FOLDER is a dataset with train and test queries; --vectors gives document vectors of the encoder that exist already.
 Passages are what `bidr build --learn` draws. "Top 10": share of the ten best documents by full vectors among the
